@@ -1,0 +1,20 @@
+"""TTrace finds silent bugs in distributed training.
+
+One training step runs on a trusted reference and on the distributed candidate; every logical tensor is
+rebuilt from the ranks' shards and compared with tolerances that are measured:
+
+    capture -> align -> tolerance -> compare -> localize -> diagnose -> report
+
+In a training script:
+
+    tracer = ttrace.attach(model, optimizer)
+    with tracer.step():
+        ...forward, backward, optimizer.step()
+"""
+
+from ttrace.attach import attach
+from ttrace.capture.tracer import Tracer
+from ttrace.errors import TTraceError
+
+__version__ = "0.1.0"
+__all__ = ["TTraceError", "Tracer", "__version__", "attach"]

@@ -1,0 +1,56 @@
+"""Where a training script meets TTrace: three lines, inert unless the run was started for tracing.
+
+`ttrace run` says by environment variables that and how a run is traced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ttrace.capture.tracer import OffTracer, Tracer
+from ttrace.errors import UsageError
+
+ENV_OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
+ENV_STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
+ENV_NOISE = "TTRACE_NOISE"  # seed of the rounding noise of a perturbed reference
+
+
+def attach(
+    model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None
+) -> Tracer:
+    """Watch a model and its optimizer. Call it after the model was parallelised and wrapped."""
+    folder = os.environ.get(ENV_OUT)
+    if not folder:
+        return OffTracer()
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"ttrace.attach needs the model, a torch.nn.Module; found {type(model).__name__}"
+        )
+    # Only a traced run pays for importing the frameworks' modules.
+    from ttrace.adapters import find_adapter
+    from ttrace.capture.recording import RecordingTracer
+
+    optimizers = [] if optimizer is None else optimizer
+    if isinstance(optimizers, Optimizer):
+        optimizers = [optimizers]
+    return RecordingTracer(
+        adapter=find_adapter(model),
+        optimizers=optimizers,
+        folder=Path(folder),
+        steps=_number(ENV_STEPS) or 1,
+        noise_seed=_number(ENV_NOISE),
+    )
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"{variable} must be a whole number, found {text!r}")
+    return int(text)

@@ -1,0 +1,169 @@
+"""The hooks on modules and on the tensors that pass between them.
+
+One prepended pre-hook and one appended hook on each module, so that collectives which frameworks run
+in hooks of their own lie inside the module. Gradients come from tensor hooks on every leaf, never
+from full backward hooks, which break programs that work in place. No hook calls a collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ttrace.capture.calls import Call, Calls
+from ttrace.capture.leaves import input_leaves, leaves, map_leaves
+from ttrace.capture.noise import Noise
+from ttrace.capture.objects import ObjectMemory
+from ttrace.capture.recorder import Recorder
+from ttrace.core.adapter import Adapter
+from ttrace.core.ids import Kind, TensorId
+
+
+class ModuleHooks:
+    """Watches all modules of a model; records only between `begin` and `end` of a step."""
+
+    def __init__(self, adapter: Adapter, recorder: Recorder, noise: Noise | None) -> None:
+        self._adapter = adapter
+        self._recorder = recorder
+        self._noise = noise
+        self._step: int | None = None
+        self.calls = Calls()
+        self._watched: ObjectMemory[TensorId] = ObjectMemory()
+        self._noisy: ObjectMemory[TensorId] = ObjectMemory()
+        self._pending: dict[tuple[TensorId, int], bool] = {}
+        self.expected = 0
+        self.fired = 0
+        self.unfired: list[str] = []
+        self._handles: list[RemovableHandle] = []
+        self._paths = [path for path, module in adapter.modules() if _is_callable(module)]
+        for path, module in adapter.modules():
+            self._handles += self._install(path, module)
+
+    def begin(self, step: int) -> None:
+        self._step = step
+        self.calls = Calls()
+
+    def end(self) -> None:
+        self._step = None
+        self.unfired += [str(id_) for (id_, _), fired in self._pending.items() if not fired]
+        self._pending.clear()
+        self._watched.clear()
+        self._noisy.clear()
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def never_called(self) -> tuple[str, ...]:
+        """Modules that have a forward of their own but were not called in the last step."""
+        called = self.calls.called_paths
+        return tuple(path for path in self._paths if path not in called)
+
+    def _install(self, path: str, module: nn.Module) -> list[RemovableHandle]:
+        def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._guarded(path, lambda: self._enter(path, args, kwargs))
+
+        def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            return self._guarded(path, lambda: self._returned(path, output))
+
+        def leave(*_: Any) -> None:
+            if self._step is not None:
+                self.calls.leave()
+
+        return [
+            module.register_forward_pre_hook(pre, prepend=True, with_kwargs=True),
+            module.register_forward_hook(post, with_kwargs=True),
+            # Also after an exception: early-stopped recomputation leaves modules by one.
+            module.register_forward_hook(leave, always_call=True),
+        ]
+
+    def _guarded(self, where: str, work: Callable[[], Any]) -> Any:
+        if self._step is None:
+            return None
+        try:
+            with torch.no_grad():
+                return work()
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the training run)
+            self._recorder.fault(where, error)
+            return None
+
+    def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs = list(input_leaves(args, kwargs))
+        first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
+        call = self.calls.enter(path, first)
+        for slot, tensor in inputs:
+            self._record(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
+
+    def _returned(self, path: str, output: Any) -> Any:
+        call = self.calls.current()
+        if self._noise is not None:
+            output = map_leaves(output, lambda slot, tensor: self._make_noisy(call, slot, tensor))
+        for slot, tensor in leaves(output):
+            self._record(call, Kind.OUTPUT, Kind.GRAD_OUTPUT, slot, tensor)
+        return output if self._noise is not None else None
+
+    def _id(self, call: Call, kind: Kind, slot: str) -> TensorId:
+        assert self._step is not None
+        return TensorId(step=self._step, module=call.path, kind=kind, slot=slot, call=call.number)
+
+    def _make_noisy(self, call: Call, slot: str, tensor: torch.Tensor) -> torch.Tensor:
+        assert self._noise is not None
+        if self._noisy.find(tensor) is not None:
+            return tensor  # a child returned it: noisy already
+        id_ = self._id(call, Kind.OUTPUT, slot)
+        with torch.set_grad_enabled(tensor.requires_grad):
+            noisy = self._noise.on(tensor, f"{id_}@{call.microbatch}")
+        self._noisy.keep(noisy, id_)
+        return noisy
+
+    def _record(
+        self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> None:
+        id_ = self._id(call, kind, slot)
+        self._recorder.value(
+            id_, tensor, microbatch=call.microbatch, recompute=call.recompute
+        )
+        if tensor.requires_grad:
+            self._watch(call, self._id(call, gradient_kind, slot), tensor)
+
+    def _watch(self, call: Call, id_: TensorId, tensor: torch.Tensor) -> None:
+        """Record the gradient of this tensor, over all its uses, when backward reaches it."""
+        known = self._watched.find(tensor)
+        if known is not None:
+            self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
+            return
+        key = (id_, call.microbatch)
+        if key in self._pending:
+            return  # recomputed for its values only: the gradient flows through the original
+        self._watched.keep(tensor, id_)
+        self._pending[key] = False
+        self.expected += 1
+        layout = self._adapter.gradient_layout(tensor)
+
+        def arrived(grad: torch.Tensor) -> torch.Tensor | None:
+            return self._guarded(str(id_), lambda: record(grad))
+
+        def record(grad: torch.Tensor) -> torch.Tensor | None:
+            if self._pending.get(key):
+                raise RuntimeError("its gradient arrived twice; only the first is kept")
+            self._pending[key] = True
+            self.fired += 1
+            noisy = None
+            if self._noise is not None:
+                noisy = self._noise.on(grad, f"{id_}@{call.microbatch}")
+            self._recorder.value(
+                id_, grad if noisy is None else noisy, microbatch=call.microbatch, layout=layout
+            )
+            return noisy
+
+        tensor.register_hook(arrived)
+
+
+def _is_callable(module: nn.Module) -> bool:
+    """Containers such as ModuleList have no forward to be called."""
+    return not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList))

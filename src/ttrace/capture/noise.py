@@ -1,0 +1,69 @@
+"""Rounding noise on purpose: every value moved by at most one machine epsilon of its own dtype.
+
+A run with noise at every module boundary shows how far rounding alone moves each tensor (Monte Carlo
+arithmetic at module granularity). The noise comes from its own generator, keyed by seed and tensor
+id: the user's random numbers are untouched and replicas on several ranks get the same noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import xxhash
+
+from ttrace.core.adapter import Adapter
+
+_NOISY = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
+
+
+class Noise:
+    """Multiplies by 1 + eps * u, u uniform in [-1, 1]."""
+
+    def __init__(self, seed: int, adapter: Adapter) -> None:
+        self._seed = seed
+        self._adapter = adapter
+
+    def on(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
+        """Noisy values of the same kind of tensor; autograd passes the gradient on unchanged."""
+        if tensor.dtype not in _NOISY or tensor.numel() == 0:
+            return tensor
+        return _Noisy.apply(tensor, lambda value: self._shift(value, key))
+
+    def on_parameter(self, tensor: torch.Tensor, key: str) -> Callable[[], None]:
+        """Shift a parameter in place; the returned function puts the exact old values back."""
+        local, _ = self._adapter.localise(tensor)
+        if local.dtype not in _NOISY:
+            return lambda: None
+        saved = local.clone()
+        local.copy_(self._values(local, key))
+        return lambda: _restore(self._adapter.localise(tensor)[0], saved)
+
+    def _shift(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
+        local, _ = self._adapter.localise(tensor)
+        return self._adapter.rewrap(self._values(local, key), like=tensor)
+
+    def _values(self, local: torch.Tensor, key: str) -> torch.Tensor:
+        generator = torch.Generator(device=local.device)
+        generator.manual_seed(xxhash.xxh3_64_intdigest(key.encode(), seed=self._seed) >> 1)
+        wide = torch.float64 if local.dtype == torch.float64 else torch.float32
+        uniform = torch.rand(local.shape, generator=generator, device=local.device, dtype=wide)
+        value = local.to(wide)
+        eps = torch.finfo(local.dtype).eps
+        return (value + value * (eps * (2 * uniform - 1))).to(local.dtype)
+
+
+class _Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: object, tensor: torch.Tensor, shift: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        return shift(tensor)
+
+    @staticmethod
+    def backward(ctx: object, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return grads[0], None
+
+
+def _restore(local: torch.Tensor, saved: torch.Tensor) -> None:
+    local.copy_(saved)

@@ -1,0 +1,133 @@
+"""Writes tensors as records, each object once, and keeps every fault away from the training run.
+
+A tensor that is one module's output and the next one's input is stored once; so is its gradient.
+Values are written before the hook returns, so later in-place changes cannot reach them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import torch
+
+from ttrace.capture.objects import ObjectMemory
+from ttrace.core.adapter import Adapter
+from ttrace.core.ids import TensorId
+from ttrace.core.layout import Layout
+from ttrace.core.record import Record, Summary
+from ttrace.core.writer import TraceWriter
+
+_LOG = logging.getLogger("ttrace")
+_FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read
+
+
+class Recorder:
+    """What capture writes through."""
+
+    def __init__(self, adapter: Adapter, writer: TraceWriter, rank: int) -> None:
+        self._adapter = adapter
+        self._writer = writer
+        self._rank = rank
+        self._sequence = 0
+        self._values: ObjectMemory[Record] = ObjectMemory()
+        self._broken = False
+        self._faults: list[str] = []
+        self._fault_count = 0
+
+    def value(
+        self,
+        id: TensorId,  # noqa: A002
+        tensor: torch.Tensor,
+        *,
+        microbatch: int = 0,
+        recompute: bool = False,
+        layout: Layout | None = None,
+    ) -> Record | None:
+        """Record a tensor; `layout` is used where the tensor does not know its own."""
+        if self._broken:
+            return None
+        known = self._values.find(tensor)
+        if known is not None:
+            shared = replace(
+                known,
+                id=id,
+                sequence=self._next(),
+                microbatch=microbatch,
+                recompute=recompute,
+                same_as=known.same_as or known.id,
+            )
+            return self._write(shared, None)
+        local, own_layout = self._adapter.localise(tensor)
+        if own_layout is None and layout is not None and layout.local_shape == tuple(local.shape):
+            own_layout = layout
+        record = Record(
+            id=id,
+            rank=self._rank,
+            sequence=self._next(),
+            dtype=str(local.dtype).removeprefix("torch."),
+            shape=tuple(local.shape),
+            microbatch=microbatch,
+            recompute=recompute,
+            layout=own_layout,
+        )
+        written = self._write(record, local)
+        if written is not None:
+            self._values.keep(tensor, written)
+        return written
+
+    def mention(
+        self,
+        id: TensorId,  # noqa: A002
+        tensor: torch.Tensor,
+        *,
+        microbatch: int,
+        same_as: TensorId,
+    ) -> None:
+        """A gradient that will be stored under another id, because the tensor is the same object."""
+        if self._broken:
+            return
+        record = Record(
+            id=id,
+            rank=self._rank,
+            sequence=self._next(),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            microbatch=microbatch,
+            same_as=same_as,
+        )
+        self._write(record, None)
+
+    def fault(self, where: str, error: BaseException) -> None:
+        """Count a fault inside a hook; the training run must not notice."""
+        self._fault_count += 1
+        if len(self._faults) < _FAULTS_KEPT:
+            self._faults.append(f"{where}: {type(error).__name__}: {error}")
+            _LOG.error("ttrace could not record %s: %s: %s", where, type(error).__name__, error)
+
+    def end_step(self) -> None:
+        self._values.clear()
+
+    def close(self, summary: Summary) -> None:
+        faults = list(self._faults)
+        if self._fault_count > len(faults):
+            faults.append(f"and {self._fault_count - len(faults)} more")
+        try:
+            self._writer.close(replace(summary, faults=tuple(faults)))
+        except OSError as error:
+            self.fault("the end of the trace", error)
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _write(self, record: Record, local: torch.Tensor | None) -> Record | None:
+        try:
+            if local is None:
+                self._writer.note(record)
+                return record
+            return self._writer.write(record, local.cpu())
+        except OSError as error:
+            self._broken = True
+            self.fault(f"{record.id} (recording stops here, the training run goes on)", error)
+            return None

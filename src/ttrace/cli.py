@@ -1,0 +1,277 @@
+"""The command line: demo, diff, run, check, show, export.
+
+Exit codes: 0 equivalent (or done), 1 not equivalent, 2 could not decide, bad input or bad usage.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import click
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ttrace.core.results import CheckResult
+from ttrace.errors import TTraceError, UsageError
+from ttrace.launch import TracedRun, prepare_folder, run_traced
+
+app = typer.Typer(
+    help="Finds silent bugs in distributed training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_WIDE = 150  # chosen: piped output is read by programs and in logs, which do not wrap
+
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for standard output."),
+]
+Steps = Annotated[int, typer.Option(min=1, help="How many training steps to record.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
+Calibration = Annotated[
+    int, typer.Option("--calibration-runs", min=1, help="How many perturbed references to run.")
+]
+
+
+def main() -> NoReturn:
+    """Entry point: every error that was foreseen is one message and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.ClickException as error:
+        error.show()
+        code = 2
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        code = 130
+    except (TTraceError, OSError) as error:
+        _console(stderr=True).print(f"ttrace: {error}", markup=False, highlight=False, soft_wrap=True)
+        code = 2
+    sys.exit(code or 0)
+
+
+@app.command()
+def demo(
+    bug: Annotated[str | None, typer.Option(help="Plant this bug in the candidate.")] = None,
+    list_bugs: Annotated[bool, typer.Option("--list-bugs", help="Show the bugs and exit.")] = False,  # noqa: FBT002
+    out: Annotated[Path | None, typer.Option(help="Folder for traces and result.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    json_file: Json = None,
+) -> None:
+    """A small Llama: one process against 4 (dp 2 x tp 2, sequence parallel), with a bug if you like."""
+    from ttrace.demo.bugs import BUGS  # imports torch.distributed: not for every command
+
+    if list_bugs:
+        _print_bugs(BUGS, json_file)
+        return
+    names = [known.name for known in BUGS]
+    if bug is not None and bug not in names:
+        raise UsageError(f"no bug is called {bug!r}; `ttrace demo --list-bugs` shows: {', '.join(names)}")
+    if dtype not in ("float32", "bfloat16"):
+        raise UsageError(f"--dtype must be float32 or bfloat16, found {dtype!r}")
+    script = [sys.executable, "-m", "ttrace.demo.train", "--dtype", dtype]
+    reference = [*script, "--microbatches", "1"]
+    candidate = [*script, "--dp", "2", "--tp", "2", "--microbatches", "2"]
+    if bug is not None:
+        candidate += ["--bug", bug]
+    folder = prepare_folder(out or _default_folder("demo"))
+    _finish(_diff(reference, candidate, folder, steps=1, timeout=300.0, calibration_runs=1), folder, json_file)
+
+
+@app.command()
+def diff(
+    reference: Annotated[str, typer.Option(help="Shell command of the trusted run.")],
+    candidate: Annotated[str, typer.Option(help="Shell command of the run to test.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for traces and result.")] = None,
+    steps: Steps = 1,
+    timeout: Timeout = 1800.0,
+    calibration_runs: Calibration = 1,
+    json_file: Json = None,
+) -> None:
+    """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
+    folder = prepare_folder(out or _default_folder("diff"))
+    result = _diff(
+        reference, candidate, folder, steps=steps, timeout=timeout, calibration_runs=calibration_runs
+    )
+    _finish(result, folder, json_file)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command, after --.")],
+    out: Annotated[Path, typer.Option(help="Folder for the trace.")],
+    steps: Steps = 1,
+    noise: Annotated[int | None, typer.Option(min=0, help="Seed: record a perturbed reference.")] = None,
+    timeout: Timeout = 1800.0,
+    json_file: Json = None,
+) -> None:
+    """Run one command with tracing on."""
+    from ttrace.core.reader import Trace
+
+    folder = prepare_folder(out)
+    traced = TracedRun(
+        name="traced", command=command, folder=folder, steps=steps, noise=noise, timeout_seconds=timeout
+    )
+    with _waiting("running"):
+        run_traced(traced)
+    trace = Trace.open(folder)
+    unfinished = [rank for rank, found in trace.ranks.items() if found.summary is None]
+    faults = [fault for found in trace.ranks.values() if found.summary for fault in found.summary.faults]
+    _console().print(
+        f"{len(trace.by_id())} tensors from {len(trace.ranks)} of {trace.world_size} ranks in {folder}",
+        highlight=False,
+    )
+    _write_json(json_file, {"trace": str(folder), "tensors": len(trace.by_id()), "faults": faults})
+    if unfinished or trace.missing_ranks or faults:
+        raise UsageError(
+            f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
+            f"{unfinished}, {len(faults)} faults{': ' + faults[0] if faults else ''}; see {traced.log}"
+        )
+
+
+@app.command()
+def check(
+    reference: Annotated[Path, typer.Argument(help="Trace of the trusted run.")],
+    candidate: Annotated[Path, typer.Argument(help="Trace of the run to test.")],
+    perturbed: Annotated[
+        list[Path] | None, typer.Option(help="Trace of the reference with noise; may be repeated.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Compare two traces."""
+    _finish(_check(reference, candidate, perturbed or []), None, json_file)
+
+
+@app.command()
+def show(
+    trace: Annotated[Path, typer.Argument(help="Folder of a trace.")],
+    tensor: Annotated[str | None, typer.Argument(help="Id of one tensor.")] = None,
+    json_file: Json = None,
+) -> None:
+    """What is in a trace; with an id, one tensor's statistics and its map of shards."""
+    from ttrace import inspect_trace
+
+    if tensor is None:
+        inspect_trace.print_trace(trace, _console())
+        _write_json(json_file, inspect_trace.describe(trace))
+    else:
+        facts = inspect_trace.print_one(trace, tensor, _console())
+        _write_json(json_file, facts)
+
+
+@app.command()
+def export(
+    trace: Annotated[Path, typer.Argument(help="Folder of a trace.")],
+    tensor: Annotated[str, typer.Argument(help="Id of one tensor.")],
+    file: Annotated[Path, typer.Argument(help="The .safetensors file to write.")],
+    json_file: Json = None,
+) -> None:
+    """Write one logical tensor, put together from all ranks, as a safetensors file."""
+    from ttrace import inspect_trace
+
+    facts = inspect_trace.export(trace, tensor, file)
+    _console().print(f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", highlight=False, markup=False)
+    _write_json(json_file, facts)
+
+
+def _diff(
+    reference: str | Sequence[str],
+    candidate: str | Sequence[str],
+    folder: Path,
+    *,
+    steps: int,
+    timeout: float,
+    calibration_runs: int,
+) -> CheckResult:
+    runs = [TracedRun(name="reference", command=reference, folder=folder / "reference", steps=steps, timeout_seconds=timeout)]
+    noisy = []
+    for seed in range(1, calibration_runs + 1):
+        noisy.append(folder / f"perturbed-{seed}")
+        runs.append(
+            TracedRun(
+                name="perturbed reference",
+                command=reference,
+                folder=noisy[-1],
+                steps=steps,
+                noise=seed,
+                timeout_seconds=timeout,
+            )
+        )
+    runs.append(
+        TracedRun(name="candidate", command=candidate, folder=folder / "candidate", steps=steps, timeout_seconds=timeout)
+    )
+    for number, traced in enumerate(runs, start=1):
+        with _waiting(f"[{number}/{len(runs)}] running the {traced.name}"):
+            run_traced(traced)
+    return _check(folder / "reference", folder / "candidate", noisy)
+
+
+def _check(reference: Path, candidate: Path, perturbed: Sequence[Path]) -> CheckResult:
+    from ttrace.pipeline import check as run_check
+
+    columns = (
+        TextColumn("comparing {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        return run_check(
+            reference,
+            candidate,
+            perturbed,
+            progress=lambda what, done, total: bar.update(
+                task, description=what, completed=done, total=total
+            ),
+        )
+
+
+def _finish(result: CheckResult, folder: Path | None, json_file: str | None) -> NoReturn:
+    from ttrace.report.terminal import print_check
+
+    console = _console(stderr=json_file == "-")
+    print_check(result, console)
+    if folder is not None:
+        (folder / "result.json").write_text(json.dumps(result.to_json(), indent=1))
+        console.print(f"traces and result.json in {folder}", highlight=False, markup=False, soft_wrap=True)
+    _write_json(json_file, result.to_json())
+    raise typer.Exit(result.exit_code)
+
+
+def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
+    for bug in bugs:
+        _console().print(f"{bug.name:<24} {bug.title} ({bug.origin})", highlight=False, markup=False, soft_wrap=True)
+    _write_json(json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs])
+
+
+def _write_json(target: str | None, data: object) -> None:
+    if target == "-":
+        sys.stdout.write(json.dumps(data, indent=1) + "\n")
+    elif target is not None:
+        Path(target).write_text(json.dumps(data, indent=1))
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+        bar.add_task(what.replace("[", r"\["), total=None)
+        yield
+
+
+def _console(*, stderr: bool = False) -> Console:
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_WIDE)
+
+
+def _default_folder(command: str) -> Path:
+    return Path("ttrace-out") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,0 +1,247 @@
+"""Stage 4 of 7: compare.
+
+Enters: alignments and tolerances. Leaves: a verdict for every id; nothing is skipped silently.
+Candidate pieces are walked against slices of the reference block by block, replicas against the
+piece they repeat, partial sums added on the way. It must not know where tolerances come from.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics as stdlib_statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ttrace.core.blocks import BlockReader, blocks
+from ttrace.core.ids import TensorId
+from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.results import TensorResult, Tolerance, Verdict
+from ttrace.core.spans import SpanReader, torch_dtype
+from ttrace.core.statistics import Accumulator, Statistics
+
+Pair = tuple[LogicalTensor, LogicalTensor]
+
+# A measured loss scale is taken for a group size when it is this close: gains of bf16 gradients
+# have a noise of 1e-4 to 1e-3 (numerics), and group sizes differ by a factor of at least 1.1.
+_SCALE_MARGIN = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """A replica that is not bitwise what another rank holds."""
+
+    piece: Piece
+    statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One pair of logical tensors, measured in one pass."""
+
+    statistics: Statistics
+    disagreements: tuple[Disagreement, ...] = ()
+
+
+class Comparator:
+    """Measures pairs of logical tensors; its memory does not depend on their size."""
+
+    def __init__(self, reference: SpanReader, candidate: SpanReader) -> None:
+        self._reference = BlockReader(reference)
+        self._candidate = BlockReader(candidate)
+        self._replica = BlockReader(candidate)
+
+    def measure(self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0) -> Measured:
+        """Statistics of candidate / scale against the reference, and replicas that disagree."""
+        whole = Accumulator()
+        spreads = [(piece, Accumulator()) for piece in candidate.replicas]
+        for start, stop in blocks(reference.shape):
+            expected = self._reference.read(reference.pieces, reference.shape, start, stop)
+            found = self._candidate.read(candidate.pieces, candidate.shape, start, stop)
+            for piece, spread in spreads:
+                held = self._replica.read_piece(piece, candidate.shape, start, stop)
+                for place, values in held:
+                    spread.update(found[place], values)
+            whole.update(expected, _divided(found, scale))
+        self._reference.finish(reference)
+        self._candidate.finish(candidate)
+        disagreements = [(piece, spread.result()) for piece, spread in spreads]
+        return Measured(
+            statistics=whole.result(),
+            disagreements=tuple(
+                Disagreement(piece=piece, statistics=result)
+                for piece, result in disagreements
+                if not result.equal
+            ),
+        )
+
+    def gain(self, reference: LogicalTensor, piece: Piece) -> float:
+        """<piece, reference> / <reference, reference> over the part that the piece holds."""
+        total = Accumulator()
+        for start, stop in blocks(reference.shape):
+            held = self._replica.read_piece(piece, reference.shape, start, stop)
+            expected: torch.Tensor | None = None
+            for place, values in held:
+                if expected is None:
+                    expected = self._reference.read(reference.pieces, reference.shape, start, stop)
+                total.update(expected[place], values)
+        return total.result().gain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScale:
+    """By what the candidate's activation gradients are larger than the reference's, and why."""
+
+    factor: float = 1.0
+    note: str = ""
+
+
+def find_loss_scale(
+    comparator: Comparator, pairs: Iterable[tuple[TensorId, Pair]], splits: Sequence[int]
+) -> LossScale:
+    """Measure the scale of the loss on the first activation gradient of the backward pass.
+
+    A rank divides its loss by what it knows: its own tokens, its microbatches. The data-parallel
+    average comes later, so a correct activation gradient is dp times the reference's shard. The scale
+    is removed only when it is one that splitting the batch explains (`splits`); main gradients are
+    compared as they are, so that a wrong scale shows there.
+    """
+    seeds = (
+        pair
+        for id_, pair in pairs
+        if id_.kind.is_gradient_of_activation and pair[0].volume > 1 and not pair[1].gaps
+    )
+    seed = min(seeds, key=lambda pair: pair[0].sequence, default=None)
+    if seed is None:
+        return LossScale()
+    reference, candidate = seed
+    gains = [comparator.gain(reference, piece) for piece in candidate.pieces]
+    gains = [gain for gain in gains if math.isfinite(gain) and gain != 0]
+    if not gains:
+        return LossScale()
+    middle = stdlib_statistics.median(gains)
+    allowed = sorted({float(size) for size in splits} | {1 / size for size in splits} | {1.0})
+    nearest = min(allowed, key=lambda size: abs(math.log(size / abs(middle))))
+    if abs(middle / nearest - 1) > _SCALE_MARGIN:
+        nearest = 1.0
+    note = ""
+    if nearest != 1.0:
+        note = (
+            f"activation gradients are {nearest:g} times the reference's, as a loss averaged over a part of "
+            "the batch makes them; they are compared after dividing by it"
+        )
+    if max(gains) - min(gains) > _SCALE_MARGIN * abs(middle):
+        note = (
+            "the loss weighs microbatches differently from the reference: its gradient is "
+            + ", ".join(f"{gain:.4g}" for gain in gains[:8])
+            + " times the reference's; a mean of means over unequal token counts is a different loss"
+        )
+    return LossScale(factor=nearest, note=note)
+
+
+def judge(
+    id_: TensorId, pair: Pair, measured: Measured, tolerance: Tolerance | None, order: int
+) -> TensorResult:
+    """The verdict on a pair that could be measured."""
+    reference, candidate = pair
+    found = measured.statistics
+    eps = _eps(candidate.dtype)
+
+    def result(verdict: Verdict, note: str = "", ranks: tuple[int, ...] = ()) -> TensorResult:
+        return TensorResult(
+            id=id_,
+            verdict=verdict,
+            order=order,
+            shape=reference.shape,
+            dtype=candidate.dtype,
+            statistics=found,
+            tolerance=tolerance,
+            ratio=_ratio(found.error_norm, tolerance),
+            error_eps=found.relative_error / eps if eps else None,
+            ranks=ranks,
+            note=note,
+        )
+
+    if found.nonfinite_reference:
+        return result(
+            Verdict.UNDECIDED,
+            f"the reference itself has {found.nonfinite_reference} NaN or Inf here; it must be finite",
+        )
+    if found.nonfinite_candidate:
+        return result(
+            Verdict.NONFINITE, f"{found.nonfinite_candidate} NaN or Inf, the reference has none"
+        )
+    worst = max(measured.disagreements, key=lambda d: d.statistics.error_norm, default=None)
+    if worst is not None and (
+        tolerance is None or worst.statistics.error_norm > tolerance.error_norm
+    ):
+        ranks = tuple(sorted({r for d in measured.disagreements for r in d.piece.ranks}))
+        return result(Verdict.CONFLICT, _conflict_note(worst, candidate), ranks)
+    if found.equal:
+        return result(Verdict.PASS, "equal")
+    if tolerance is None:
+        return result(
+            Verdict.UNDECIDED,
+            "differs, and without a perturbed reference nobody knows how much rounding explains; "
+            "pass --perturbed",
+        )
+    if not found.error_norm <= tolerance.error_norm:
+        return result(Verdict.MISMATCH, _mismatch_note(found))
+    note = "replicas differ by rounding" if worst is not None else ""
+    return result(Verdict.PASS, note)
+
+
+def _divided(block: torch.Tensor, scale: float) -> torch.Tensor:
+    if scale == 1.0:
+        return block
+    exact = math.frexp(scale)[0] == 0.5  # a power of two: no rounding in any dtype
+    return block.div_(scale) if exact and block.is_floating_point() else block.float() / scale
+
+
+def _conflict_note(worst: Disagreement, candidate: LogicalTensor) -> str:
+    others = sorted(
+        {
+            rank
+            for piece in candidate.pieces
+            if piece.layout.overlaps(worst.piece.layout)
+            for rank in piece.ranks
+        }
+    )
+    what = "recomputation differs from the original on" if worst.piece.recompute else "replicas on"
+    against = "" if worst.piece.recompute else f" and {_listed(others)} disagree"
+    return (
+        f"{what} {_listed(worst.piece.ranks)}{against} by {worst.statistics.relative_error:.2g} relative"
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _mismatch_note(found: Statistics) -> str:
+    residual = _residual(found)
+    if found.gain != 0 and abs(found.gain - 1) > 0.01 and residual < 0.05 * found.relative_error:
+        return f"a constant factor of {found.gain:.4g}"
+    return ""
+
+
+def _residual(found: Statistics) -> float:
+    """Relative error that is left when the candidate is divided by its gain."""
+    if found.reference_norm == 0 or not math.isfinite(found.gain):
+        return math.inf
+    left = found.candidate_norm**2 - found.gain**2 * found.reference_norm**2
+    return math.sqrt(max(left, 0.0)) / found.reference_norm
+
+
+def _ratio(error_norm: float, tolerance: Tolerance | None) -> float | None:
+    if tolerance is None:
+        return None
+    if error_norm == 0:
+        return 0.0
+    return error_norm / tolerance.error_norm if tolerance.error_norm else math.inf
+
+
+def _eps(dtype_name: str) -> float:
+    dtype = torch_dtype(dtype_name)
+    return float(torch.finfo(dtype).eps) if dtype.is_floating_point else 0.0

@@ -1,0 +1,83 @@
+"""Canonical ids: the same logical tensor has the same id in every layout.
+
+    step0/layers.1.attention.wq:output.0        first output leaf of the first call in a microbatch
+    step0/layers.1.attention.wq#1:input.0       first input leaf of the second call
+    step0/layers.1.attention.wq:main_grad.weight
+
+An id knows nothing of ranks and microbatches: those are shards of the tensor it names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ttrace.errors import UsageError
+
+
+class Kind(StrEnum):
+    """What a tensor is to its module, in the order in which a step makes them."""
+
+    PARAM = "param"  # before the step
+    INPUT = "input"
+    OUTPUT = "output"
+    LOSS = "loss"
+    GRAD_OUTPUT = "grad_output"
+    GRAD_INPUT = "grad_input"
+    MAIN_GRAD = "main_grad"  # after every reduction, as the optimizer sees it
+    PARAM_AFTER = "param_after"  # after the optimizer step
+
+    @property
+    def is_activation(self) -> bool:
+        """Whether the tensor has a batch dimension that ranks and microbatches split."""
+        return self in _ACTIVATIONS
+
+    @property
+    def is_gradient_of_activation(self) -> bool:
+        return self in (Kind.GRAD_OUTPUT, Kind.GRAD_INPUT)
+
+
+_ACTIVATIONS = frozenset({Kind.INPUT, Kind.OUTPUT, Kind.GRAD_OUTPUT, Kind.GRAD_INPUT})
+
+_TEXT = re.compile(
+    r"step(?P<step>\d+)/(?P<module>.*?)(#(?P<call>\d+))?:(?P<kind>[a-z_]+)(\.(?P<slot>.+))?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TensorId:
+    """One logical tensor of one training step."""
+
+    step: int
+    module: str
+    kind: Kind
+    slot: str = ""
+    call: int = 0
+
+    def __str__(self) -> str:
+        call = f"#{self.call}" if self.call else ""
+        slot = f".{self.slot}" if self.slot else ""
+        return f"step{self.step}/{self.module}{call}:{self.kind.value}{slot}"
+
+    @classmethod
+    def parse(cls, text: str) -> TensorId:
+        match = _TEXT.fullmatch(text)
+        if match is None or match["kind"] not in set(Kind):
+            raise UsageError(
+                f"{text!r} is not a tensor id: expected step<N>/<module>:<kind>.<slot> with a kind of "
+                f"{', '.join(Kind)}; `ttrace show TRACE` lists the ids of a trace"
+            )
+        return cls(
+            step=int(match["step"]),
+            module=match["module"],
+            kind=Kind(match["kind"]),
+            slot=match["slot"] or "",
+            call=int(match["call"] or 0),
+        )
+
+
+def display_module(path: str) -> str:
+    """The root module has an empty path; people need a word for it."""
+    return path or "(model)"

@@ -1,0 +1,72 @@
+"""A logical tensor as a plan: which pieces of which ranks make it up. Plain data, no bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ttrace.core.coverage import Box, disjoint_covers, find_gaps
+from ttrace.core.layout import Layout
+from ttrace.core.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """`factor` times the sum of these records, at this place of the logical tensor.
+
+    Most pieces are one record. Partial sums over a mesh axis, and values that every microbatch
+    contributes to (a loss, the gradient of a position embedding), are several.
+    """
+
+    layout: Layout
+    records: tuple[Record, ...]
+    factor: float = 1.0
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({record.rank for record in self.records}))
+
+    @property
+    def recompute(self) -> bool:
+        return self.records[0].recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalTensor:
+    """Pieces without overlap that should make up the whole, their replicas, and what is missing."""
+
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    replicas: tuple[Piece, ...] = ()
+    gaps: tuple[Box, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def dtype(self) -> str:
+        return self.pieces[0].records[0].dtype
+
+    @property
+    def volume(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def sequence(self) -> int:
+        """When a rank first made it: the execution order."""
+        return min(piece.records[0].sequence for piece in self.pieces)
+
+
+def assemble(
+    shape: Sequence[int], pieces: Sequence[Piece], notes: Sequence[str] = ()
+) -> LogicalTensor:
+    """Sort pieces into one cover and replicas of it; originals come before recomputed values."""
+    ordered = sorted(pieces, key=lambda piece: (piece.recompute, piece.ranks))
+    covers = disjoint_covers([piece.layout for piece in ordered])
+    first = tuple(ordered[index] for index in covers[0]) if covers else ()
+    return LogicalTensor(
+        shape=tuple(shape),
+        pieces=first,
+        replicas=tuple(ordered[index] for cover in covers[1:] for index in cover),
+        gaps=tuple(find_gaps(shape, [piece.layout for piece in first])),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,173 @@
+"""Records: what one rank wrote about one tensor, and what it said about itself.
+
+A record's layout is what its rank could know by itself (DTensor placements, say): it splits the
+tensor of one microbatch. Where that microbatch sits in the global batch is found at alignment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ttrace.core.ids import TensorId
+from ttrace.core.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A span of bytes in one segment file of a rank, and its xxh3-64."""
+
+    segment: str
+    offset: int
+    size_bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One tensor as one rank held it.
+
+    `same_as` names an earlier record of this rank with the very same tensor object: for a value the
+    bytes are shared, for a gradient there is nothing to store (`location` is None).
+    """
+
+    id: TensorId
+    rank: int
+    sequence: int
+    dtype: str
+    shape: tuple[int, ...]
+    microbatch: int = 0
+    recompute: bool = False
+    layout: Layout | None = None
+    same_as: TensorId | None = None
+    location: Location | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "id": str(self.id),
+            "seq": self.sequence,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "mb": self.microbatch,
+        }
+        if self.recompute:
+            data["recompute"] = True
+        if self.layout is not None:
+            data["layout"] = self.layout.to_json()
+        if self.same_as is not None:
+            data["same_as"] = str(self.same_as)
+        if self.location is not None:
+            where = self.location
+            data["at"] = [where.segment, where.offset, where.size_bytes, where.xxh3]
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], *, rank: int) -> Record:
+        layout, same_as, where = data.get("layout"), data.get("same_as"), data.get("at")
+        return cls(
+            id=TensorId.parse(data["id"]),
+            rank=rank,
+            sequence=data["seq"],
+            dtype=data["dtype"],
+            shape=tuple(data["shape"]),
+            microbatch=data["mb"],
+            recompute=data.get("recompute", False),
+            layout=None if layout is None else Layout.from_json(layout),
+            same_as=None if same_as is None else TensorId.parse(same_as),
+            location=None
+            if where is None
+            else Location(segment=where[0], offset=where[1], size_bytes=where[2], xxh3=where[3]),
+        )
+
+    def at(self, location: Location) -> Record:
+        return replace(self, location=location)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleInfo:
+    """A module of the model as the report shows it."""
+
+    path: str
+    class_name: str
+    source: str  # "file.py:12", empty when Python does not know
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """What a rank knows of itself when tracing starts: the manifest of its folder."""
+
+    rank: int
+    world_size: int
+    axes: dict[str, tuple[int, int]] = field(default_factory=dict)  # axis -> (my index, size)
+    batch: tuple[int, int] | None = None  # (my index, count) among data-parallel ranks, if known
+    adapter: str = "native"
+    device: str = "cpu"
+    perturbed: int | None = None  # seed of the injected rounding noise
+    modules: tuple[ModuleInfo, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "axes": {axis: list(place) for axis, place in self.axes.items()},
+            "batch": None if self.batch is None else list(self.batch),
+            "adapter": self.adapter,
+            "device": self.device,
+            "perturbed": self.perturbed,
+            "modules": [[m.path, m.class_name, m.source] for m in self.modules],
+            "versions": self.versions,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RankInfo:
+        return cls(
+            rank=data["rank"],
+            world_size=data["world_size"],
+            axes={axis: (place[0], place[1]) for axis, place in data["axes"].items()},
+            batch=None if data["batch"] is None else (data["batch"][0], data["batch"][1]),
+            adapter=data["adapter"],
+            device=data["device"],
+            perturbed=data["perturbed"],
+            modules=tuple(
+                ModuleInfo(path=path, class_name=name, source=source)
+                for path, name, source in data["modules"]
+            ),
+            versions=data["versions"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a rank says when it ends well: its last journal line."""
+
+    steps: int
+    hooks_expected: int
+    hooks_fired: int
+    unfired: tuple[str, ...] = ()  # ids whose gradient hook never fired
+    never_called: tuple[str, ...] = ()  # module paths
+    faults: tuple[str, ...] = ()  # exceptions inside hooks, kept away from the training run
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "hooks_expected": self.hooks_expected,
+            "hooks_fired": self.hooks_fired,
+            "unfired": list(self.unfired),
+            "never_called": list(self.never_called),
+            "faults": list(self.faults),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Summary:
+        return cls(
+            steps=data["steps"],
+            hooks_expected=data["hooks_expected"],
+            hooks_fired=data["hooks_fired"],
+            unfired=tuple(data["unfired"]),
+            never_called=tuple(data["never_called"]),
+            faults=tuple(data["faults"]),
+            notes=tuple(data["notes"]),
+        )

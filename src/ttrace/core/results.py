@@ -1,0 +1,170 @@
+"""Results: what a check says. Plain values with one machine form; no formatter is known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ttrace.core.ids import TensorId
+from ttrace.core.statistics import Statistics
+
+SCHEMA_VERSION = 1
+
+
+class Verdict(StrEnum):
+    """What is said of one id; every id gets one."""
+
+    PASS = "pass"  # noqa: S105
+    MISMATCH = "mismatch"  # further from the reference than rounding explains
+    CONFLICT = "conflict"  # replicas disagree
+    INCOMPLETE = "incomplete"  # shards are missing
+    MISSING = "missing"  # in the reference only
+    EXTRA = "extra"  # in the candidate only
+    NONFINITE = "nonfinite"  # NaN or Inf where the reference has none
+    SHAPE = "shape"  # the pieces do not fit the logical shape
+    UNDECIDED = "undecided"  # no yardstick, or the reference itself cannot be trusted here
+
+    @property
+    def is_failure(self) -> bool:
+        return self not in (Verdict.PASS, Verdict.EXTRA, Verdict.UNDECIDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far the candidate may be from the reference: a norm, and where it comes from."""
+
+    error_norm: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorResult:
+    """The verdict on one id and its evidence."""
+
+    id: TensorId
+    verdict: Verdict
+    order: int
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    statistics: Statistics | None = None
+    tolerance: Tolerance | None = None
+    ratio: float | None = None  # error over tolerance; above 1 fails
+    error_eps: float | None = None  # relative error in machine epsilons of the dtype
+    ranks: tuple[int, ...] = ()  # where the evidence lies, when it is not everywhere
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": str(self.id),
+            "module": self.id.module,
+            "kind": self.id.kind.value,
+            "slot": self.id.slot,
+            "verdict": self.verdict.value,
+            "order": self.order,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "statistics": None if self.statistics is None else self.statistics.to_json(),
+            "tolerance": None
+            if self.tolerance is None
+            else {"error_norm": self.tolerance.error_norm, "source": self.tolerance.source},
+            "ratio": self.ratio,
+            "error_eps": self.error_eps,
+            "ranks": list(self.ranks),
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """Where the first thing went wrong: a module or a stage of the step, and in which part of it."""
+
+    where: str
+    part: str  # forward, backward, main gradient, update, inputs, parameters
+    reason: str
+    evidence: tuple[TensorId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What was seen and what was not."""
+
+    modules: int = 0
+    never_called: tuple[str, ...] = ()
+    hooks_expected: int = 0
+    hooks_fired: int = 0
+    unfired: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "modules": self.modules,
+            "never_called": list(self.never_called),
+            "hooks_expected": self.hooks_expected,
+            "hooks_fired": self.hooks_fired,
+            "unfired": list(self.unfired),
+            "faults": list(self.faults),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Everything a check found out."""
+
+    reference: str
+    candidate: str
+    perturbed: tuple[str, ...]
+    tensors: tuple[TensorResult, ...]
+    culprits: tuple[Culprit, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> tuple[TensorResult, ...]:
+        return tuple(result for result in self.tensors if result.verdict.is_failure)
+
+    @property
+    def undecided(self) -> tuple[TensorResult, ...]:
+        return tuple(r for r in self.tensors if r.verdict is Verdict.UNDECIDED)
+
+    @property
+    def compared(self) -> int:
+        return sum(result.statistics is not None for result in self.tensors)
+
+    @property
+    def exit_code(self) -> int:
+        """0 equivalent, 1 not, 2 could not decide. Silence is never success."""
+        if self.failures:
+            return 1
+        if self.undecided or self.compared == 0:
+            return 2
+        return 0
+
+    def counts(self) -> dict[Verdict, int]:
+        counts = dict.fromkeys(Verdict, 0)
+        for result in self.tensors:
+            counts[result.verdict] += 1
+        return {verdict: count for verdict, count in counts.items() if count}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA_VERSION,
+            "outcome": ["equivalent", "not equivalent", "undecided"][self.exit_code],
+            "exit_code": self.exit_code,
+            "reference": self.reference,
+            "candidate": self.candidate,
+            "perturbed": list(self.perturbed),
+            "counts": {verdict.value: count for verdict, count in self.counts().items()},
+            "culprits": [
+                {
+                    "where": culprit.where,
+                    "part": culprit.part,
+                    "reason": culprit.reason,
+                    "evidence": [str(id_) for id_ in culprit.evidence],
+                }
+                for culprit in self.culprits
+            ],
+            "coverage": self.coverage.to_json(),
+            "notes": list(self.notes),
+            "tensors": [result.to_json() for result in self.tensors],
+        }

@@ -1,0 +1,50 @@
+"""Everything TTrace raises on purpose.
+
+    TTraceError                 caught at the command line: message on stderr, exit code 2
+    |-- TraceError              a trace on disk cannot be used
+    |   |-- TraceNotFound       no trace at that path
+    |   |-- UnsupportedTrace    written by a newer or foreign format
+    |   `-- CorruptTrace        bytes differ from what was written, or the structure is broken
+    |-- LayoutError             a layout that cannot be: negative runs, wrong number of dims
+    |-- CannotCompare           two traces with nothing in common, or different step counts
+    |-- CommandFailed           a traced command ended with an error or ran past its time limit
+    `-- UsageError              wrong call of the API or of the command line
+
+A mismatch between two runs is a result, never an exception.
+"""
+
+
+class TTraceError(Exception):
+    """What was found, what was expected, and what to do next."""
+
+
+class TraceError(TTraceError):
+    """A trace on disk cannot be used."""
+
+
+class TraceNotFound(TraceError):
+    """There is no trace at this path."""
+
+
+class UnsupportedTrace(TraceError):
+    """The trace was written by a newer or foreign format."""
+
+
+class CorruptTrace(TraceError):
+    """Bytes on disk differ from what was written."""
+
+
+class LayoutError(TTraceError):
+    """A layout that cannot be."""
+
+
+class CannotCompare(TTraceError):
+    """The two traces have nothing that could be compared."""
+
+
+class CommandFailed(TTraceError):
+    """A traced command failed or ran past its time limit."""
+
+
+class UsageError(TTraceError):
+    """A call that cannot be carried out as written."""

@@ -1,0 +1,115 @@
+"""Runs a user's command with tracing on, within a time limit, and keeps its output and its trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.errors import CommandFailed, UsageError
+
+_GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
+_LAST_LINES = 20  # chosen: a Python traceback fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRun:
+    """One command and where its trace goes; a string is run by the shell, a list as it is."""
+
+    name: str
+    command: str | Sequence[str]
+    folder: Path
+    steps: int = 1
+    noise: int | None = None
+    timeout_seconds: float = 1800.0
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+
+def prepare_folder(folder: Path) -> Path:
+    """An empty folder to write into; data that is there already is never touched."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(
+            f"{folder} exists and is not an empty folder: traces are never overwritten; "
+            "choose another with --out or remove it"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
+        ) from error
+    return folder
+
+
+def run_traced(run: TracedRun) -> None:
+    """Run to the end or to the time limit; anything but a recorded success raises CommandFailed."""
+    environment = dict(os.environ)
+    environment |= {ENV_OUT: str(run.folder.resolve()), ENV_STEPS: str(run.steps)}
+    environment.pop(ENV_NOISE, None)
+    if run.noise is not None:
+        environment[ENV_NOISE] = str(run.noise)
+    with run.log.open("wb") as log:
+        try:
+            process = subprocess.Popen(
+                run.command,
+                shell=isinstance(run.command, str),
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandFailed(
+                f"the {run.name} command could not be started: {error.strerror}: {run.command}"
+            ) from error
+        try:
+            code = process.wait(timeout=run.timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise CommandFailed(
+                f"the {run.name} command did not end within {run.timeout_seconds:g} s and was stopped; a "
+                f"collective that one rank never entered hangs like this. Raise --timeout if it is "
+                f"merely slow. {_tail(run)}"
+            ) from None
+        finally:
+            _stop(process)
+    if code != 0:
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise CommandFailed(f"the {run.name} command {how}. {_tail(run)}")
+    if not run.folder.is_dir() or not any(run.folder.iterdir()):
+        raise CommandFailed(
+            f"the {run.name} command ended well but recorded nothing: its script must call "
+            f"`tracer = ttrace.attach(model, optimizer)` and run its step inside `with tracer.step():`. "
+            f"{_tail(run)}"
+        )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the command's whole process group: ranks must not outlive their launcher."""
+    for sign, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _tail(run: TracedRun) -> str:
+    with run.log.open(errors="replace") as log:
+        lines = deque(log, maxlen=_LAST_LINES)
+    text = "".join(lines).rstrip()
+    return f"Its output is in {run.log}" + (f"; the last lines:\n{text}" if text else " (empty)")

@@ -1,0 +1,220 @@
+"""Stage 5 of 7: localize.
+
+Enters: verdicts in execution order, and which module consumed which tensor. Leaves: where the first
+thing went wrong. Everything after the first wrong tensor may be its consequence, so only the
+frontier is blamed. It must not know traces or tensors.
+
+    first wrong tensor              blamed
+    output of a module              that module, forward
+    input of a module               the code of its parent between two children
+    gradient of a module's input    that module, backward
+    gradient of a module's output   whoever consumed it, backward
+    main gradient alone             that module's weight gradient, or the reduction of all
+    updated parameter alone         the optimizer step
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from ttrace.core.ids import Kind, TensorId, display_module
+from ttrace.core.results import Culprit, TensorResult, Verdict
+
+Consumers = Mapping[TensorId, tuple[TensorId, ...]]
+
+# Chosen: a bug in one module cannot spoil this share of all gradients while activations are right.
+_NEARLY_ALL = 0.9
+
+
+def localize(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Culprit, ...]:
+    """The culprits at the frontier of the failures; empty when nothing failed."""
+    for step in sorted({result.id.step for result in results}):
+        of_step = [result for result in results if result.id.step == step]
+        for look in (_absent, _start, _forward, _backward, _main_gradients, _updates):
+            culprits = look(of_step, consumers)
+            if culprits:
+                return culprits
+    return ()
+
+
+def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    """Modules of which the candidate has nothing at all: dropped layers, other names."""
+    verdicts: dict[str, list[TensorResult]] = defaultdict(list)
+    for result in results:
+        verdicts[result.id.module].append(result)
+    absent = [
+        module
+        for module, found in verdicts.items()
+        if module and all(result.verdict is Verdict.MISSING for result in found)
+    ]
+    outer = _outermost(absent)
+    return tuple(
+        Culprit(
+            where=module,
+            part="missing",
+            reason="the reference has it, the candidate has no tensor of it",
+            evidence=tuple(result.id for result in verdicts[module][:3]),
+        )
+        for module in outer
+    )
+
+
+def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    """Before anything ran: other parameters, other data."""
+    parameters = [result for result in results if result.id.kind is Kind.PARAM]
+    failed = [result for result in parameters if result.verdict.is_failure]
+    if failed:
+        few = ", ".join(f"{r.id.module}.{r.id.slot}" for r in failed[:3])
+        return (
+            Culprit(
+                where=few if len(failed) <= 3 else "initial parameters",
+                part="parameters",
+                reason=f"{len(failed)} of {len(parameters)} parameters differ before the step ({few} first): "
+                "load the same values in both runs",
+                evidence=tuple(result.id for result in failed[:3]),
+            ),
+        )
+    inputs = [
+        r for r in results if r.id.kind is Kind.INPUT and r.id.module == "" and r.verdict.is_failure
+    ]
+    if inputs:
+        return (
+            Culprit(
+                where="model input",
+                part="inputs",
+                reason="the candidate was given other data than the reference: " + _why(inputs[0]),
+                evidence=tuple(result.id for result in inputs),
+            ),
+        )
+    return ()
+
+
+def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    first = _first_failed(results, lambda kind: kind in (Kind.INPUT, Kind.OUTPUT, Kind.LOSS))
+    if first is None:
+        return ()
+    kind, module = first.id.kind, first.id.module
+    if kind is Kind.LOSS:
+        where, reason = "loss", "every module output passes, the loss does not"
+    elif kind is Kind.OUTPUT:
+        where, reason = display_module(module), "its output is the first wrong tensor"
+    else:
+        where = display_module(_parent(module))
+        reason = f"the input it makes for {module} is the first wrong tensor"
+    return (
+        Culprit(where=where, part="forward", reason=f"{reason}: {_why(first)}", evidence=(first.id,)),
+    )
+
+
+def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Culprit, ...]:
+    first = _first_failed(results, lambda kind: kind.is_gradient_of_activation)
+    if first is None:
+        return ()
+    id_ = first.id
+    if id_.kind is Kind.GRAD_INPUT:
+        where, reason = display_module(id_.module), "the gradient of its input is the first wrong"
+    else:
+        users = _outermost(
+            [user.module for user in consumers.get(id_, ()) if user.kind is Kind.GRAD_INPUT]
+        )
+        produced = f"the gradient it passes back to {display_module(id_.module)} is the first wrong"
+        if users:
+            where, reason = " or ".join(users), produced
+        elif id_.module == "":
+            where, reason = "loss", "the gradient of the model's output is the first wrong"
+        else:
+            where, reason = display_module(_parent(id_.module)), produced
+    return (
+        Culprit(where=where, part="backward", reason=f"{reason}: {_why(first)}", evidence=(id_,)),
+    )
+
+
+def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    gradients = [result for result in results if result.id.kind is Kind.MAIN_GRAD]
+    failed = [result for result in gradients if result.verdict.is_failure]
+    if not failed:
+        return ()
+    if len(failed) < _NEARLY_ALL * len(gradients):
+        return _by_module(failed, "main gradient", "activations and their gradients pass")
+    factor = _common_factor(failed)
+    conflict = any(result.verdict is Verdict.CONFLICT for result in failed)
+    if factor is not None:
+        where, reason = "gradient reduction", f"all main gradients are {factor:.4g} times the reference's"
+    elif conflict:
+        where, reason = "gradient reduction", "replicas of the main gradients disagree"
+    else:
+        where, reason = "gradient accumulation", "main gradients differ without a common factor"
+    return (
+        Culprit(
+            where=where,
+            part="main gradient",
+            reason=f"{reason} ({len(failed)} of {len(gradients)}) while activation gradients pass",
+            evidence=tuple(result.id for result in failed[:3]),
+        ),
+    )
+
+
+def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    updated = [result for result in results if result.id.kind is Kind.PARAM_AFTER]
+    failed = [result for result in updated if result.verdict.is_failure]
+    if not failed:
+        return ()
+    if len(failed) < _NEARLY_ALL * len(updated):
+        return _by_module(failed, "update", "its main gradient passes")
+    return (
+        Culprit(
+            where="optimizer step",
+            part="update",
+            reason=f"main gradients pass, {len(failed)} of {len(updated)} updated parameters do not",
+            evidence=tuple(result.id for result in failed[:3]),
+        ),
+    )
+
+
+def _by_module(failed: Sequence[TensorResult], part: str, reason: str) -> tuple[Culprit, ...]:
+    groups: dict[str, list[TensorResult]] = defaultdict(list)
+    for result in failed:
+        groups[result.id.module].append(result)
+    return tuple(
+        Culprit(
+            where=display_module(module),
+            part=part,
+            reason=f"{reason}, {', '.join(r.id.slot for r in group)} does not: {_why(group[0])}",
+            evidence=tuple(result.id for result in group),
+        )
+        for module, group in groups.items()
+    )
+
+
+def _first_failed(
+    results: Sequence[TensorResult], wanted: Callable[[Kind], bool]
+) -> TensorResult | None:
+    failed = (r for r in results if wanted(r.id.kind) and r.verdict.is_failure)
+    return min(failed, key=lambda result: result.order, default=None)
+
+
+def _why(result: TensorResult) -> str:
+    if result.verdict is Verdict.MISMATCH and result.ratio is not None:
+        extra = f", {result.note}" if result.note else ""
+        size = "far beyond" if math.isinf(result.ratio) else f"{result.ratio:.3g} times"
+        return f"{size} its tolerance{extra}"
+    return f"{result.verdict.value}, {result.note}" if result.note else result.verdict.value
+
+
+def _common_factor(failed: Sequence[TensorResult]) -> float | None:
+    gains = [r.statistics.gain for r in failed if r.statistics is not None and "factor" in r.note]
+    if len(gains) < _NEARLY_ALL * len(failed):
+        return None
+    middle = sorted(gains)[len(gains) // 2]
+    return middle if all(abs(gain / middle - 1) < 0.01 for gain in gains) else None
+
+
+def _outermost(modules: Sequence[str]) -> list[str]:
+    unique = list(dict.fromkeys(modules))
+    return [m for m in unique if not any(m.startswith(f"{other}.") for other in unique)]
+
+
+def _parent(module: str) -> str:
+    return module.rpartition(".")[0]

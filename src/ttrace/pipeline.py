@@ -1,0 +1,214 @@
+"""The stages in order: from traces on disk to a result. The only place where they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ttrace.align import Aligned, Alignment, align
+from ttrace.compare import Comparator, Measured, Pair, find_loss_scale, judge
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.reader import Trace
+from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
+from ttrace.core.spans import SpanReader
+from ttrace.core.statistics import Statistics
+from ttrace.errors import CannotCompare
+from ttrace.localize import localize
+from ttrace.tolerance import Yardstick, tolerances
+
+Progress = Callable[[str, int, int], None]  # what, done, of how many
+
+
+def check(
+    reference: Path | str,
+    candidate: Path | str,
+    perturbed: Sequence[Path | str] = (),
+    progress: Progress | None = None,
+) -> CheckResult:
+    """Compare two traces; perturbed references say how much rounding explains."""
+    report = progress or (lambda *_: None)
+    ours, theirs = Trace.open(reference), Trace.open(candidate)
+    noisy = [Trace.open(path) for path in perturbed]
+    _require_comparable(ours, theirs, noisy)
+    with ExitStack() as stack:
+        spans = {id(t): stack.enter_context(SpanReader(t.path)) for t in (ours, theirs, *noisy)}
+        noise = [
+            _measure(ours, trace, spans, f"noise {number + 1} of {len(noisy)}", report)[1]
+            for number, trace in enumerate(noisy)
+        ]
+        aligned, measured, scale_note = _measure(ours, theirs, spans, "candidate", report)
+    allowed = tolerances(_yardsticks(aligned, noise))
+    results = tuple(
+        _verdict(alignment, measured.get(alignment.id), allowed, order)
+        for order, alignment in enumerate(aligned.tensors)
+        if not alignment.stored_elsewhere
+    )
+    return CheckResult(
+        reference=str(reference),
+        candidate=str(candidate),
+        perturbed=tuple(str(path) for path in perturbed),
+        tensors=results,
+        culprits=localize(results, aligned.consumers),
+        coverage=_coverage(theirs),
+        notes=tuple(note for note in (*_trace_notes(theirs), *aligned.candidate_batch.notes, scale_note) if note),
+    )
+
+
+def _measure(
+    reference: Trace,
+    candidate: Trace,
+    spans: dict[int, SpanReader],
+    what: str,
+    report: Progress,
+) -> tuple[Aligned, dict[TensorId, Measured], str]:
+    aligned = align(
+        reference,
+        candidate,
+        reference_spans=spans[id(reference)],
+        candidate_spans=spans[id(candidate)],
+    )
+    comparator = Comparator(spans[id(reference)], spans[id(candidate)])
+    pairs = {a.id: pair for a in aligned.tensors if (pair := _pair(a)) is not None}
+    scale = find_loss_scale(comparator, pairs.items(), aligned.candidate_batch.splits_of_batch())
+    measured = {}
+    for number, (id_, (expected, found)) in enumerate(pairs.items()):
+        report(what, number, len(pairs))
+        scaled = id_.kind.is_gradient_of_activation or id_.kind is Kind.LOSS
+        measured[id_] = comparator.measure(expected, found, scale.factor if scaled else 1.0)
+    report(what, len(pairs), len(pairs))
+    return aligned, measured, scale.note
+
+
+def _pair(alignment: Alignment) -> Pair | None:
+    """Both sides, when they can be measured against each other."""
+    reference, candidate = alignment.reference, alignment.candidate
+    if reference is None or candidate is None or alignment.problem:
+        return None
+    if reference.gaps or candidate.gaps or reference.shape != candidate.shape:
+        return None
+    return reference, candidate
+
+
+def _yardsticks(
+    aligned: Aligned, noise: Sequence[dict[TensorId, Measured]]
+) -> dict[TensorId, Yardstick]:
+    yardsticks = {}
+    for alignment in aligned.tensors:
+        reference = alignment.reference
+        if reference is not None and reference.pieces:
+            statistics: list[Statistics] = [
+                run[alignment.id].statistics for run in noise if alignment.id in run
+            ]
+            yardsticks[alignment.id] = Yardstick(
+                dtype=reference.dtype,
+                volume=reference.volume,
+                sequence=reference.sequence,
+                noise=tuple(statistics),
+            )
+    return yardsticks
+
+
+def _verdict(
+    alignment: Alignment,
+    measured: Measured | None,
+    allowed: Mapping[TensorId, Tolerance],
+    order: int,
+) -> TensorResult:
+    pair = _pair(alignment)
+    if pair is not None and measured is not None:
+        return judge(alignment.id, pair, measured, allowed.get(alignment.id), order)
+    reference, candidate = alignment.reference, alignment.candidate
+    if alignment.problem:
+        verdict, note = Verdict.SHAPE, alignment.problem
+    elif candidate is None:
+        verdict, note = Verdict.MISSING, "only in the reference"
+    elif reference is None:
+        verdict, note = Verdict.EXTRA, "only in the candidate"
+    elif reference.gaps:
+        verdict, note = Verdict.UNDECIDED, f"the reference itself lacks {reference.gaps[0]}"
+    else:
+        gaps = ", ".join(str(gap) for gap in candidate.gaps[:3])
+        verdict, note = Verdict.INCOMPLETE, f"no rank holds {gaps} of {list(reference.shape)}"
+    side = candidate or reference
+    return TensorResult(
+        id=alignment.id,
+        verdict=verdict,
+        order=order,
+        shape=() if side is None else side.shape,
+        dtype="" if side is None or not side.pieces else side.dtype,
+        note=note,
+    )
+
+
+def _require_comparable(reference: Trace, candidate: Trace, noisy: Sequence[Trace]) -> None:
+    for what, trace in (("reference", reference), ("candidate", candidate)):
+        _require_whole(what, trace)
+    for trace in noisy:
+        _require_whole("perturbed reference", trace)
+        seeds = {rank.info.perturbed for rank in trace.ranks.values()}
+        if None in seeds:
+            raise CannotCompare(
+                f"{trace.path} was given as a perturbed reference but was recorded without noise; "
+                "record it with `ttrace run --noise SEED`"
+            )
+    if reference.steps != candidate.steps:
+        raise CannotCompare(
+            f"the reference {reference.path} has steps {list(reference.steps)}, the candidate "
+            f"{candidate.path} has {list(candidate.steps)}; record the same number with --steps"
+        )
+    common = set(reference.by_id()) & set(candidate.by_id())
+    if not common:
+        raise CannotCompare(
+            f"no tensor of {reference.path} is in {candidate.path}: "
+            f"{_some_modules(reference)} against {_some_modules(candidate)}; are they the same model?"
+        )
+
+
+def _require_whole(what: str, trace: Trace) -> None:
+    if trace.missing_ranks:
+        raise CannotCompare(
+            f"the {what} {trace.path} has no trace of rank(s) {_listed(trace.missing_ranks)} of "
+            f"{trace.world_size}; every rank must write into the same folder: run it again on a "
+            "file system that all ranks share"
+        )
+    unfinished = [rank for rank, found in sorted(trace.ranks.items()) if found.summary is None]
+    if unfinished:
+        raise CannotCompare(
+            f"rank(s) {_listed(unfinished)} of the {what} {trace.path} did not come to the end of the last "
+            "step: the run was killed, failed, or its disk was full; look at its log, then run it again "
+            "(`ttrace show` reads what was recorded)"
+        )
+    if not trace.by_id():
+        raise CannotCompare(
+            f"the {what} {trace.path} holds no tensor: no step ran inside `with tracer.step():`"
+        )
+
+
+def _some_modules(trace: Trace) -> str:
+    modules = sorted({id_.module for id_ in trace.by_id() if id_.module})
+    return ", ".join(modules[:3]) + (" ..." if len(modules) > 3 else "")
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(str(rank) for rank in ranks[:16]) + (" ..." if len(ranks) > 16 else "")
+
+
+def _coverage(trace: Trace) -> Coverage:
+    summaries = [rank.summary for rank in trace.ranks.values() if rank.summary is not None]
+    first = next(iter(trace.ranks.values())).info
+    return Coverage(
+        modules=len(first.modules),
+        never_called=tuple(sorted({path for s in summaries for path in s.never_called})),
+        hooks_expected=sum(s.hooks_expected for s in summaries),
+        hooks_fired=sum(s.hooks_fired for s in summaries),
+        unfired=tuple(sorted({id_ for s in summaries for id_ in s.unfired})),
+        faults=tuple(dict.fromkeys(fault for s in summaries for fault in s.faults)),
+    )
+
+
+def _trace_notes(trace: Trace) -> list[str]:
+    notes = []
+    for _, rank in sorted(trace.ranks.items()):
+        notes += [*rank.notes, *(rank.summary.notes if rank.summary else ())]
+    return list(dict.fromkeys(notes))

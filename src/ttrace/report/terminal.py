@@ -1,0 +1,139 @@
+"""The report in a terminal, in the order of thought: verdict, culprits, first wrong tensors, coverage.
+
+    NOT EQUIVALENT: layers.1.feed_forward, backward
+      the gradient it passes back to layers.1.ffn_norm is the first wrong: 1.2e+05 times its tolerance
+"""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ttrace.core.logical import LogicalTensor
+from ttrace.core.results import CheckResult, TensorResult, Verdict
+
+_ROWS = 10  # chosen: the frontier matters, the rest is a consequence
+_COLOURS = {Verdict.PASS: "green", Verdict.EXTRA: "dim", Verdict.UNDECIDED: "yellow"}
+
+
+def print_check(result: CheckResult, console: Console) -> None:
+    """Print a whole result."""
+    _say(console, headline(result), style=["bold green", "bold red", "bold yellow"][result.exit_code])
+    for culprit in result.culprits[:8]:
+        _say(console, f"  {culprit.where}, {culprit.part}: {culprit.reason}")
+    if len(result.culprits) > 8:
+        _say(console, f"  and {len(result.culprits) - 8} more places")
+    shown = result.failures or result.undecided
+    if shown:
+        _say(console, "")
+        title = "wrong" if result.failures else "undecided"
+        _say(console, f"{len(shown)} of {len(result.tensors)} tensors {title}; the first in execution order:")
+        console.print(_table(shown[:_ROWS]))
+    _say(console, "")
+    _say(console, _counts(result))
+    for line in _coverage(result):
+        _say(console, line)
+
+
+def headline(result: CheckResult) -> str:
+    """The verdict in one line; it names the first culprit."""
+    if result.exit_code == 0:
+        worst = max((r.ratio for r in result.tensors if r.ratio is not None), default=0.0)
+        equal = sum(r.statistics is not None and r.statistics.equal for r in result.tensors)
+        return (
+            f"EQUIVALENT: all {result.compared} tensors within tolerance "
+            f"({equal} exactly equal, the largest error is {worst:.2f} of its tolerance)"
+        )
+    if result.exit_code == 1:
+        if result.culprits:
+            named = result.culprits[0]
+            more = f" (and {len(result.culprits) - 1} more)" if len(result.culprits) > 1 else ""
+            return f"NOT EQUIVALENT: {named.where}, {named.part}{more}"
+        return f"NOT EQUIVALENT: {result.failures[0].id}"
+    if result.compared == 0:
+        return "UNDECIDED: nothing could be compared"
+    first = result.undecided[0]
+    return f"UNDECIDED: {len(result.undecided)} tensors, first {first.id}: {first.note}"
+
+
+def print_tensor(name: str, tensor: LogicalTensor, facts: dict[str, str], console: Console) -> None:
+    """One logical tensor: its statistics and the map of its shards."""
+    _say(console, name, style="bold")
+    for key, value in facts.items():
+        _say(console, f"  {key:<12} {value}")
+    table = Table(box=None, pad_edge=False)
+    for column in ("rank", "microbatch", "role", "layout", "local shape"):
+        table.add_column(column, overflow="fold")
+    rows = [*((p, "shard") for p in tensor.pieces), *((p, "replica") for p in tensor.replicas)]
+    for piece, role in rows[:64]:
+        role = "recomputed" if piece.recompute else role
+        role = f"term of a sum ({len(piece.records)})" if len(piece.records) > 1 else role
+        for record in piece.records:
+            table.add_row(
+                str(record.rank), str(record.microbatch), role, str(piece.layout), str(list(record.shape))
+            )
+    console.print(table)
+    if len(rows) > 64:
+        _say(console, f"and {len(rows) - 64} more pieces")
+    for gap in tensor.gaps:
+        _say(console, f"no rank holds {gap}", style="red")
+
+
+def _table(results: tuple[TensorResult, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("tensor", overflow="fold")
+    table.add_column("verdict")
+    table.add_column("error/tolerance", justify="right")
+    table.add_column("relative", justify="right")
+    table.add_column("eps", justify="right")
+    table.add_column("note", overflow="fold")
+    for result in results:
+        relative = None if result.statistics is None else result.statistics.relative_error
+        colour = _COLOURS.get(result.verdict, "red")
+        table.add_row(
+            escape(str(result.id)),
+            f"[{colour}]{result.verdict.value}[/]",
+            _number(result.ratio),
+            _number(relative),
+            _number(result.error_eps),
+            escape(result.note),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "inf"
+    return f"{value:.3g}"
+
+
+def _counts(result: CheckResult) -> str:
+    counts = ", ".join(f"{count} {verdict.value}" for verdict, count in result.counts().items())
+    noise = len(result.perturbed)
+    return f"{counts or 'nothing compared'}; tolerances from {noise} perturbed reference run{'s' * (noise != 1)}"
+
+
+def _coverage(result: CheckResult) -> list[str]:
+    seen = result.coverage
+    lines = [f"gradient hooks: {seen.hooks_fired} of {seen.hooks_expected} fired"]
+    if seen.unfired:
+        lines.append(f"no gradient reached {_few(seen.unfired)}")
+    if seen.never_called:
+        lines.append(f"never called: {_few(seen.never_called)}")
+    if seen.faults:
+        lines.append(f"could not be recorded: {_few(seen.faults)}")
+    return [*lines, *result.notes]
+
+
+def _few(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
