@@ -1,7 +1,7 @@
 """TTrace finds silent bugs in distributed training.
 
-One training step runs on a trusted reference and on the distributed candidate; every logical tensor is
-rebuilt from the ranks' shards and compared with tolerances that are measured:
+One training step runs on a trusted reference and on the distributed candidate; every logical tensor
+is rebuilt from the ranks' shards and compared with tolerances that are measured:
 
     capture -> align -> tolerance -> compare -> localize -> diagnose -> report
 

@@ -20,9 +20,7 @@ ENV_STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
 ENV_NOISE = "TTRACE_NOISE"  # seed of the rounding noise of a perturbed reference
 
 
-def attach(
-    model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None
-) -> Tracer:
+def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Tracer:
     """Watch a model and its optimizer. Call it after the model was parallelised and wrapped."""
     folder = os.environ.get(ENV_OUT)
     if not folder:

@@ -16,7 +16,14 @@ from typing import Annotated, Any, NoReturn
 import click
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError, UsageError
@@ -53,7 +60,9 @@ def main() -> NoReturn:
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = 130
     except (TTraceError, OSError) as error:
-        _console(stderr=True).print(f"ttrace: {error}", markup=False, highlight=False, soft_wrap=True)
+        _console(stderr=True).print(
+            f"ttrace: {error}", markup=False, highlight=False, soft_wrap=True
+        )
         code = 2
     sys.exit(code or 0)
 
@@ -66,7 +75,7 @@ def demo(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     json_file: Json = None,
 ) -> None:
-    """A small Llama: one process against 4 (dp 2 x tp 2, sequence parallel), with a bug if you like."""
+    """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
     from ttrace.demo.bugs import BUGS  # imports torch.distributed: not for every command
 
     if list_bugs:
@@ -74,7 +83,9 @@ def demo(
         return
     names = [known.name for known in BUGS]
     if bug is not None and bug not in names:
-        raise UsageError(f"no bug is called {bug!r}; `ttrace demo --list-bugs` shows: {', '.join(names)}")
+        raise UsageError(
+            f"no bug is called {bug!r}; `ttrace demo --list-bugs` shows: {', '.join(names)}"
+        )
     if dtype not in ("float32", "bfloat16"):
         raise UsageError(f"--dtype must be float32 or bfloat16, found {dtype!r}")
     script = [sys.executable, "-m", "ttrace.demo.train", "--dtype", dtype]
@@ -83,7 +94,11 @@ def demo(
     if bug is not None:
         candidate += ["--bug", bug]
     folder = prepare_folder(out or _default_folder("demo"))
-    _finish(_diff(reference, candidate, folder, steps=1, timeout=300.0, calibration_runs=1), folder, json_file)
+    _finish(
+        _diff(reference, candidate, folder, steps=1, timeout=300.0, calibration_runs=1),
+        folder,
+        json_file,
+    )
 
 
 @app.command()
@@ -99,7 +114,12 @@ def diff(
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
     folder = prepare_folder(out or _default_folder("diff"))
     result = _diff(
-        reference, candidate, folder, steps=steps, timeout=timeout, calibration_runs=calibration_runs
+        reference,
+        candidate,
+        folder,
+        steps=steps,
+        timeout=timeout,
+        calibration_runs=calibration_runs,
     )
     _finish(result, folder, json_file)
 
@@ -109,7 +129,9 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     out: Annotated[Path, typer.Option(help="Folder for the trace.")],
     steps: Steps = 1,
-    noise: Annotated[int | None, typer.Option(min=0, help="Seed: record a perturbed reference.")] = None,
+    noise: Annotated[
+        int | None, typer.Option(min=0, help="Seed: record a perturbed reference.")
+    ] = None,
     timeout: Timeout = 1800.0,
     json_file: Json = None,
 ) -> None:
@@ -118,22 +140,31 @@ def run(
 
     folder = prepare_folder(out)
     traced = TracedRun(
-        name="traced", command=command, folder=folder, steps=steps, noise=noise, timeout_seconds=timeout
+        name="traced",
+        command=command,
+        folder=folder,
+        steps=steps,
+        noise=noise,
+        timeout_seconds=timeout,
     )
     with _waiting("running"):
         run_traced(traced)
     trace = Trace.open(folder)
     unfinished = [rank for rank, found in trace.ranks.items() if found.summary is None]
-    faults = [fault for found in trace.ranks.values() if found.summary for fault in found.summary.faults]
+    faults = [
+        fault for found in trace.ranks.values() if found.summary for fault in found.summary.faults
+    ]
     _console().print(
-        f"{len(trace.by_id())} tensors from {len(trace.ranks)} of {trace.world_size} ranks in {folder}",
+        f"{len(trace.by_id())} tensors from {len(trace.ranks)} of {trace.world_size} ranks in "
+        f"{folder}",
         highlight=False,
     )
     _write_json(json_file, {"trace": str(folder), "tensors": len(trace.by_id()), "faults": faults})
     if unfinished or trace.missing_ranks or faults:
         raise UsageError(
             f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
-            f"{unfinished}, {len(faults)} faults{': ' + faults[0] if faults else ''}; see {traced.log}"
+            f"{unfinished}, {len(faults)} faults{': ' + faults[0] if faults else ''}; see "
+            f"{traced.log}"
         )
 
 
@@ -157,14 +188,18 @@ def show(
     json_file: Json = None,
 ) -> None:
     """What is in a trace; with an id, one tensor's statistics and its map of shards."""
-    from ttrace import inspect_trace
+    from ttrace import inspection
+    from ttrace.report.terminal import print_tensor, print_trace
 
+    console = _console(stderr=json_file == "-")
     if tensor is None:
-        inspect_trace.print_trace(trace, _console())
-        _write_json(json_file, inspect_trace.describe(trace))
-    else:
-        facts = inspect_trace.print_one(trace, tensor, _console())
+        facts = inspection.describe(trace)
+        print_trace(facts, console)
         _write_json(json_file, facts)
+    else:
+        view = inspection.view(trace, tensor)
+        print_tensor(tensor, view.tensor, view.statistics, console)
+        _write_json(json_file, view.to_json())
 
 
 @app.command()
@@ -175,10 +210,12 @@ def export(
     json_file: Json = None,
 ) -> None:
     """Write one logical tensor, put together from all ranks, as a safetensors file."""
-    from ttrace import inspect_trace
+    from ttrace import inspection
 
-    facts = inspect_trace.export(trace, tensor, file)
-    _console().print(f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", highlight=False, markup=False)
+    facts = inspection.export(trace, tensor, file)
+    _console(stderr=json_file == "-").print(
+        f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", highlight=False, markup=False
+    )
     _write_json(json_file, facts)
 
 
@@ -191,7 +228,15 @@ def _diff(
     timeout: float,
     calibration_runs: int,
 ) -> CheckResult:
-    runs = [TracedRun(name="reference", command=reference, folder=folder / "reference", steps=steps, timeout_seconds=timeout)]
+    runs = [
+        TracedRun(
+            name="reference",
+            command=reference,
+            folder=folder / "reference",
+            steps=steps,
+            timeout_seconds=timeout,
+        )
+    ]
     noisy = []
     for seed in range(1, calibration_runs + 1):
         noisy.append(folder / f"perturbed-{seed}")
@@ -206,7 +251,13 @@ def _diff(
             )
         )
     runs.append(
-        TracedRun(name="candidate", command=candidate, folder=folder / "candidate", steps=steps, timeout_seconds=timeout)
+        TracedRun(
+            name="candidate",
+            command=candidate,
+            folder=folder / "candidate",
+            steps=steps,
+            timeout_seconds=timeout,
+        )
     )
     for number, traced in enumerate(runs, start=1):
         with _waiting(f"[{number}/{len(runs)}] running the {traced.name}"):
@@ -223,7 +274,7 @@ def _check(reference: Path, candidate: Path, perturbed: Sequence[Path]) -> Check
         TextColumn("{task.completed}/{task.total}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+    with _progress(*columns) as bar:
         task = bar.add_task("", total=None)
         return run_check(
             reference,
@@ -242,15 +293,24 @@ def _finish(result: CheckResult, folder: Path | None, json_file: str | None) -> 
     print_check(result, console)
     if folder is not None:
         (folder / "result.json").write_text(json.dumps(result.to_json(), indent=1))
-        console.print(f"traces and result.json in {folder}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"traces and result.json in {folder}", highlight=False, markup=False, soft_wrap=True
+        )
     _write_json(json_file, result.to_json())
     raise typer.Exit(result.exit_code)
 
 
 def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
     for bug in bugs:
-        _console().print(f"{bug.name:<24} {bug.title} ({bug.origin})", highlight=False, markup=False, soft_wrap=True)
-    _write_json(json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs])
+        _console().print(
+            f"{bug.name:<24} {bug.title} ({bug.origin})",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    _write_json(
+        json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs]
+    )
 
 
 def _write_json(target: str | None, data: object) -> None:
@@ -263,9 +323,15 @@ def _write_json(target: str | None, data: object) -> None:
 @contextmanager
 def _waiting(what: str) -> Iterator[None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+    with _progress(*columns) as bar:
         bar.add_task(what.replace("[", r"\["), total=None)
         yield
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    """Gone when the work is done, and never there when nobody looks."""
+    console = _console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _console(*, stderr: bool = False) -> Console:

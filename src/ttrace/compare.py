@@ -52,7 +52,9 @@ class Comparator:
         self._candidate = BlockReader(candidate)
         self._replica = BlockReader(candidate)
 
-    def measure(self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0) -> Measured:
+    def measure(
+        self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0
+    ) -> Measured:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
         whole = Accumulator()
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
@@ -103,9 +105,9 @@ def find_loss_scale(
     """Measure the scale of the loss on the first activation gradient of the backward pass.
 
     A rank divides its loss by what it knows: its own tokens, its microbatches. The data-parallel
-    average comes later, so a correct activation gradient is dp times the reference's shard. The scale
-    is removed only when it is one that splitting the batch explains (`splits`); main gradients are
-    compared as they are, so that a wrong scale shows there.
+    average comes later, so a correct activation gradient is dp times the reference's shard. The
+    scale is removed only when it is one that splitting the batch explains (`splits`); main
+    gradients are compared as they are, so that a wrong scale shows there.
     """
     seeds = (
         pair
@@ -128,14 +130,15 @@ def find_loss_scale(
     note = ""
     if nearest != 1.0:
         note = (
-            f"activation gradients are {nearest:g} times the reference's, as a loss averaged over a part of "
+            f"activation gradients are {nearest:g} times the reference's, as a loss averaged "
+            f"over a part of "
             "the batch makes them; they are compared after dividing by it"
         )
     if max(gains) - min(gains) > _SCALE_MARGIN * abs(middle):
         note = (
             "the loss weighs microbatches differently from the reference: its gradient is "
             + ", ".join(f"{gain:.4g}" for gain in gains[:8])
-            + " times the reference's; a mean of means over unequal token counts is a different loss"
+            + " times the reference's; a mean of means over unequal counts is a different loss"
         )
     return LossScale(factor=nearest, note=note)
 
@@ -166,7 +169,8 @@ def judge(
     if found.nonfinite_reference:
         return result(
             Verdict.UNDECIDED,
-            f"the reference itself has {found.nonfinite_reference} NaN or Inf here; it must be finite",
+            f"the reference itself has {found.nonfinite_reference} NaN or Inf here; it must be "
+            f"finite",
         )
     if found.nonfinite_candidate:
         return result(
@@ -210,9 +214,8 @@ def _conflict_note(worst: Disagreement, candidate: LogicalTensor) -> str:
     )
     what = "recomputation differs from the original on" if worst.piece.recompute else "replicas on"
     against = "" if worst.piece.recompute else f" and {_listed(others)} disagree"
-    return (
-        f"{what} {_listed(worst.piece.ranks)}{against} by {worst.statistics.relative_error:.2g} relative"
-    )
+    size = f"{worst.statistics.relative_error:.2g} relative"
+    return f"{what} {_listed(worst.piece.ranks)}{against} by {size}"
 
 
 def _listed(ranks: Sequence[int]) -> str:

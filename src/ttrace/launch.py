@@ -1,4 +1,4 @@
-"""Runs a user's command with tracing on, within a time limit, and keeps its output and its trace."""
+"""Runs a user's command with tracing on, within a time limit, and keeps what it wrote."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def run_traced(run: TracedRun) -> None:
             code = process.wait(timeout=run.timeout_seconds)
         except subprocess.TimeoutExpired:
             raise CommandFailed(
-                f"the {run.name} command did not end within {run.timeout_seconds:g} s and was stopped; a "
+                f"the {run.name} command did not end within {run.timeout_seconds:g} s and was "
+                f"stopped; a "
                 f"collective that one rank never entered hangs like this. Raise --timeout if it is "
                 f"merely slow. {_tail(run)}"
             ) from None
@@ -90,7 +91,8 @@ def run_traced(run: TracedRun) -> None:
     if not run.folder.is_dir() or not any(run.folder.iterdir()):
         raise CommandFailed(
             f"the {run.name} command ended well but recorded nothing: its script must call "
-            f"`tracer = ttrace.attach(model, optimizer)` and run its step inside `with tracer.step():`. "
+            f"`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
+            f"tracer.step():`. "
             f"{_tail(run)}"
         )
 

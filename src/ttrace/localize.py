@@ -71,8 +71,8 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
             Culprit(
                 where=few if len(failed) <= 3 else "initial parameters",
                 part="parameters",
-                reason=f"{len(failed)} of {len(parameters)} parameters differ before the step ({few} first): "
-                "load the same values in both runs",
+                reason=f"{len(failed)} of {len(parameters)} parameters differ before the step "
+                f"({few} first): load the same values in both runs",
                 evidence=tuple(result.id for result in failed[:3]),
             ),
         )
@@ -104,7 +104,9 @@ def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
         where = display_module(_parent(module))
         reason = f"the input it makes for {module} is the first wrong tensor"
     return (
-        Culprit(where=where, part="forward", reason=f"{reason}: {_why(first)}", evidence=(first.id,)),
+        Culprit(
+            where=where, part="forward", reason=f"{reason}: {_why(first)}", evidence=(first.id,)
+        ),
     )
 
 
@@ -141,7 +143,10 @@ def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culp
     factor = _common_factor(failed)
     conflict = any(result.verdict is Verdict.CONFLICT for result in failed)
     if factor is not None:
-        where, reason = "gradient reduction", f"all main gradients are {factor:.4g} times the reference's"
+        where, reason = (
+            "gradient reduction",
+            f"all main gradients are {factor:.4g} times the reference's",
+        )
     elif conflict:
         where, reason = "gradient reduction", "replicas of the main gradients disagree"
     else:
@@ -167,7 +172,7 @@ def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
         Culprit(
             where="optimizer step",
             part="update",
-            reason=f"main gradients pass, {len(failed)} of {len(updated)} updated parameters do not",
+            reason=f"main gradients pass, {len(failed)} of {len(updated)} new parameters do not",
             evidence=tuple(result.id for result in failed[:3]),
         ),
     )

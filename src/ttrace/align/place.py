@@ -1,7 +1,7 @@
 """Where does a record sit in the logical tensor?
 
-In this order: the layout the record knows itself (DTensor), the samples its microbatch holds, and its
-shape against the logical shape, where the ranks that hold the same samples share what is split.
+In this order: the layout the record knows itself (DTensor), the samples its microbatch holds, and
+its shape against the logical shape, where the ranks that hold the same samples share what is split.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ttrace.core.record import Record
 Shape = tuple[int, ...]
 
 
-class Unplaceable(Exception):  # noqa: N818  (not an error: it becomes a verdict)
+class Unplaceable(Exception):
     """A record whose place in the logical tensor cannot be told."""
 
 
@@ -78,19 +78,21 @@ class Placer:
             return _Placed(record, layout, contributes=contributes)
         if len(local) != len(shape):
             raise Unplaceable(
-                f"rank {record.rank} holds {len(local)} dims {local}, expected {len(shape)} dims {shape}"
+                f"rank {record.rank} holds {len(local)} dims {local}, expected {len(shape)} "
+                f"dims {shape}"
             )
         for outer in self._outers(record, shape, split=split and not shared):
             inner = known if known is not None else self._infer(record, records, outer.local_shape)
             if inner is not None and inner.shape == outer.local_shape:
                 return _Placed(record, outer.then(inner), contributes=contributes)
         raise Unplaceable(
-            f"rank {record.rank} holds shape {local} in microbatch {record.microbatch}, which is no shard "
+            f"rank {record.rank} holds shape {local} in microbatch {record.microbatch}, which "
+            f"is no shard "
             f"of {shape} over samples or over ranks {self._batch.peers(shard) or (record.rank,)}"
         )
 
     def _same_for_all_samples(self, record: Record) -> bool:
-        """A position table, a mask: ranks and microbatches with other samples hold the same bytes."""
+        """A position table, a mask: microbatches of other samples hold the same bytes."""
         kinds = {Kind.GRAD_INPUT: Kind.INPUT, Kind.GRAD_OUTPUT: Kind.OUTPUT}
         forward = replace(record.id, kind=kinds.get(record.id.kind, record.id.kind))
         if forward not in self._shared:
@@ -104,7 +106,7 @@ class Placer:
         return self._shared[forward]
 
     def _outers(self, record: Record, shape: Shape, *, split: bool) -> Iterator[Layout]:
-        """The logical tensor cut to this microbatch's samples, for each dim that could be the batch."""
+        """The logical tensor cut to this microbatch's samples, by each dim that may be it."""
         full = Layout.full(shape)
         if split:
             shard = _shard(record)
@@ -197,7 +199,10 @@ class Placer:
             columns = [contributing]
         else:
             width = max(len(group) for group in groups.values())
-            columns = [[group[min(nth, len(group) - 1)] for group in groups.values()] for nth in range(width)]
+            columns = [
+                [group[min(nth, len(group) - 1)] for group in groups.values()]
+                for nth in range(width)
+            ]
         for terms in columns:
             yield Piece(
                 layout=terms[0].layout,
@@ -214,5 +219,7 @@ def _scaled(runs: Runs, unit: int) -> list[Run]:
     return [Run((run.start or 0) * unit, run.length * unit) for run in runs]
 
 
-def _without(axes: dict[str, tuple[int, int]], left_out: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _without(
+    axes: dict[str, tuple[int, int]], left_out: Sequence[str]
+) -> dict[str, tuple[int, int]]:
     return {axis: place for axis, place in axes.items() if axis not in left_out}

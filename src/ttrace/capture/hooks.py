@@ -1,8 +1,8 @@
 """The hooks on modules and on the tensors that pass between them.
 
-One prepended pre-hook and one appended hook on each module, so that collectives which frameworks run
-in hooks of their own lie inside the module. Gradients come from tensor hooks on every leaf, never
-from full backward hooks, which break programs that work in place. No hook calls a collective.
+One prepended pre-hook and one appended hook on each module, so that collectives which frameworks
+run in hooks of their own lie inside the module. Gradients come from tensor hooks on every leaf,
+never from full backward hooks, which break programs that work in place. No hook calls a collective.
 """
 
 from __future__ import annotations
@@ -125,9 +125,7 @@ class ModuleHooks:
         self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
     ) -> None:
         id_ = self._id(call, kind, slot)
-        self._recorder.value(
-            id_, tensor, microbatch=call.microbatch, recompute=call.recompute
-        )
+        self._recorder.value(id_, tensor, microbatch=call.microbatch, recompute=call.recompute)
         if tensor.requires_grad:
             self._watch(call, self._id(call, gradient_kind, slot), tensor)
 

@@ -1,4 +1,4 @@
-"""The tensors inside what a module takes and returns, each with a slot name, and how to replace them.
+"""The tensors inside what a module takes and returns, by slot, and how to replace them.
 
 Tuples, lists, mappings, named tuples and dataclasses, nested as they come:
 
@@ -24,7 +24,9 @@ def leaves(value: Any, slot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         yield from leaves(child, f"{slot}.{name}" if slot else name)
 
 
-def input_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+def input_leaves(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
     yield from leaves(args)
     yield from leaves(kwargs)
 

@@ -84,7 +84,7 @@ class Recorder:
         microbatch: int,
         same_as: TensorId,
     ) -> None:
-        """A gradient that will be stored under another id, because the tensor is the same object."""
+        """A gradient that is stored under another id: the tensor is the same object."""
         if self._broken:
             return
         record = Record(

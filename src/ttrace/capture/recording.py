@@ -77,7 +77,8 @@ class RecordingTracer:
         self._begin()
         with self._adapter.tracking(), watch_backward(self._found_loss):
             yield
-        # Not in a finally clause: a step that raised is not a step, and its trace must not look whole.
+        # Not in a finally clause: a step that raised is not a step, and its trace must not look
+        # whole.
         self._end()
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
@@ -135,9 +136,7 @@ class RecordingTracer:
         self, kind: Kind, tensor_of: Callable[[nn.Parameter], torch.Tensor | None]
     ) -> None:
         for parameter in self._adapter.parameters():
-            id_ = TensorId(
-                step=self._done, module=parameter.module, kind=kind, slot=parameter.name
-            )
+            id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=parameter.name)
             try:
                 tensor = tensor_of(parameter.tensor)
                 if tensor is not None:

@@ -15,7 +15,8 @@ from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
 from ttrace.core.spans import SpanReader, torch_dtype
 
-# Chosen: 4 MB of fp32, small beside the interpreter, large beside the cost of a call (about 0.1 ms).
+# Chosen: 4 MB of fp32, small beside the interpreter, large beside the cost of a call (about 0.1
+# ms).
 BLOCK_ELEMENTS = 1 << 20
 
 Index = tuple[int, ...]
@@ -73,9 +74,9 @@ class BlockReader:
                 self._add(record, piece, block, start, stop, split)
         return block
 
-    def read_piece(self, piece: Piece, shape: Sequence[int], start: Index, stop: Index) -> Iterator[
-        tuple[tuple[slice, ...], torch.Tensor]
-    ]:
+    def read_piece(
+        self, piece: Piece, shape: Sequence[int], start: Index, stop: Index
+    ) -> Iterator[tuple[tuple[slice, ...], torch.Tensor]]:
         """What one piece alone holds of the block, as (slices inside the block, values)."""
         inside = [place for _, place in piece.layout.pieces(start, stop)]
         if inside:
@@ -102,7 +103,7 @@ class BlockReader:
         for leading in itertools.product(*meets[: split + 1]):
             slab = self._read_slab(record, [local for local, _ in leading], split)
             for trailing in itertools.product(*meets[split + 1 :]):
-                source = slab[(..., *(local for local, _ in trailing))]
+                source = slab[(slice(None),) * (split + 1) + tuple(local for local, _ in trailing)]
                 target = block[tuple(inside for _, inside in (*leading, *trailing))]
                 if _is_plain(piece):
                     target.copy_(source)
@@ -110,7 +111,7 @@ class BlockReader:
                     target.add_(source.to(block.dtype), alpha=piece.factor)
 
     def _read_slab(self, record: Record, local: Sequence[slice], split: int) -> torch.Tensor:
-        """Local indices of the dims up to `split`, with all of the local trailing dims: one span."""
+        """Local indices of the dims up to `split`, all of the trailing dims: one span."""
         dtype = torch_dtype(record.dtype)
         trailing = record.shape[split + 1 :]
         first = 0
@@ -138,7 +139,7 @@ class _Scratch:
         return self._bytes[:size_bytes].view(dtype).reshape(tuple(shape))
 
     def bytes(self, size_bytes: int) -> memoryview:
-        return memoryview(self._bytes.numpy()).cast("B")[:size_bytes]
+        return self._bytes.numpy().data.cast("B")[:size_bytes]
 
 
 def common_dtype(pieces: Sequence[Piece]) -> torch.dtype:

@@ -32,7 +32,7 @@ class Box:
 
 
 def disjoint_covers(layouts: Sequence[Layout]) -> list[list[int]]:
-    """Indices of `layouts` in groups without overlap: each piece goes to the first that has room."""
+    """Indices of `layouts` in groups without overlap: each goes to the first with room."""
     covers: list[list[int]] = []
     seen: dict[object, int] = {}
     for index, layout in enumerate(layouts):
@@ -57,7 +57,10 @@ def find_gaps(shape: Sequence[int], layouts: Sequence[Layout]) -> list[Box]:
         return [Box((0,) * len(shape), tuple(shape))]
     if not shape:
         return []
-    cuts = [_cut_points(size, [layout.runs[dim] for layout in layouts]) for dim, size in enumerate(shape)]
+    cuts = [
+        _cut_points(size, [layout.runs[dim] for layout in layouts])
+        for dim, size in enumerate(shape)
+    ]
     covered = np.zeros([len(points) - 1 for points in cuts], dtype=bool)
     for layout in layouts:
         cells = [_cells(points, runs) for points, runs in zip(cuts, layout.runs, strict=True)]

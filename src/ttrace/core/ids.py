@@ -66,7 +66,8 @@ class TensorId:
         match = _TEXT.fullmatch(text)
         if match is None or match["kind"] not in set(Kind):
             raise UsageError(
-                f"{text!r} is not a tensor id: expected step<N>/<module>:<kind>.<slot> with a kind of "
+                f"{text!r} is not a tensor id: expected step<N>/<module>:<kind>.<slot> with a "
+                f"kind of "
                 f"{', '.join(Kind)}; `ttrace show TRACE` lists the ids of a trace"
             )
         return cls(

@@ -24,6 +24,7 @@ JOURNAL = "journal.jsonl"
 RECORD = "r"
 END = "end"
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _HEADS = {key: f'{{"{key}":'.encode() for key in (RECORD, END)}
 _SEPARATOR = b',"x":"'
 _TAIL = b'"}'
@@ -37,7 +38,7 @@ def rank_folder(rank: int) -> str:
 
 def frame(key: str, value: dict[str, Any]) -> bytes:
     """A journal line, newline included."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    text = _ENCODER.encode(value).encode("ascii")
     digest: str = xxhash.xxh3_64_hexdigest(text)
     return _HEADS[key] + text + _SEPARATOR + digest.encode("ascii") + _TAIL + b"\n"
 

@@ -46,7 +46,7 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The runs of every dim of a logical tensor of this `shape`, and the axes still to be summed."""
+    """The runs of every dim of a logical tensor of this `shape`, and axes still to be summed."""
 
     shape: tuple[int, ...]
     runs: tuple[Runs, ...]
@@ -102,10 +102,12 @@ class Layout:
         return self.take(dim, [Run(start, min(start + chunk, size) - start)])
 
     def zigzag(self, dim: int, index: int, count: int) -> Layout:
-        """Chunks `index` and `2 * count - 1 - index` of `2 * count` (load-balanced context parallel)."""
+        """Chunks `index` and `2 * count - 1 - index` of `2 * count` (context parallel)."""
         size = self.local_shape[dim]
         if size % (2 * count):
-            raise LayoutError(f"zigzag over {count} needs a size divisible by {2 * count}, found {size}")
+            raise LayoutError(
+                f"zigzag over {count} needs a size divisible by {2 * count}, found {size}"
+            )
         chunk = size // (2 * count)
         return self.take(dim, [Run(i * chunk, chunk) for i in (index, 2 * count - 1 - index)])
 
@@ -119,7 +121,11 @@ class Layout:
         starts = itertools.accumulate(sections, initial=0)
         chunks = [section // count for section in sections]
         return self.take(
-            dim, [Run(start + index * chunk, chunk) for start, chunk in zip(starts, chunks, strict=False)]
+            dim,
+            [
+                Run(start + index * chunk, chunk)
+                for start, chunk in zip(starts, chunks, strict=False)
+            ],
         )
 
     def crop(self, dim: int, size: int) -> Layout:
@@ -145,9 +151,7 @@ class Layout:
             result = result.take(dim, runs)
         return result.summed_over(*inner.partial)
 
-    def meets(
-        self, start: Sequence[int], stop: Sequence[int]
-    ) -> list[list[tuple[slice, slice]]]:
+    def meets(self, start: Sequence[int], stop: Sequence[int]) -> list[list[tuple[slice, slice]]]:
         """Where this shard meets the logical box start:stop: per dim, (local, inside the box)."""
         return [
             list(_meet(runs, low, high))

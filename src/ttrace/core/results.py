@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 class Verdict(StrEnum):
     """What is said of one id; every id gets one."""
 
-    PASS = "pass"  # noqa: S105
+    PASS = "pass"
     MISMATCH = "mismatch"  # further from the reference than rounding explains
     CONFLICT = "conflict"  # replicas disagree
     INCOMPLETE = "incomplete"  # shards are missing
@@ -77,7 +77,7 @@ class TensorResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """Where the first thing went wrong: a module or a stage of the step, and in which part of it."""
+    """Where the first thing went wrong: a module or a stage of the step, and which part."""
 
     where: str
     part: str  # forward, backward, main gradient, update, inputs, parameters

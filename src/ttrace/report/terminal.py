@@ -1,12 +1,13 @@
-"""The report in a terminal, in the order of thought: verdict, culprits, first wrong tensors, coverage.
+"""The report in a terminal: verdict, culprits, first wrong tensors, what was not covered.
 
-    NOT EQUIVALENT: layers.1.feed_forward, backward
-      the gradient it passes back to layers.1.ffn_norm is the first wrong: 1.2e+05 times its tolerance
+NOT EQUIVALENT: layers.1.feed_forward, backward
+  the gradient it passes back to layers.1.ffn_norm is the first wrong: 1.2e+05 times its tolerance
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
+from ttrace.core.statistics import Statistics
 
 _ROWS = 10  # chosen: the frontier matters, the rest is a consequence
 _COLOURS = {Verdict.PASS: "green", Verdict.EXTRA: "dim", Verdict.UNDECIDED: "yellow"}
@@ -21,7 +23,9 @@ _COLOURS = {Verdict.PASS: "green", Verdict.EXTRA: "dim", Verdict.UNDECIDED: "yel
 
 def print_check(result: CheckResult, console: Console) -> None:
     """Print a whole result."""
-    _say(console, headline(result), style=["bold green", "bold red", "bold yellow"][result.exit_code])
+    _say(
+        console, headline(result), style=["bold green", "bold red", "bold yellow"][result.exit_code]
+    )
     for culprit in result.culprits[:8]:
         _say(console, f"  {culprit.where}, {culprit.part}: {culprit.reason}")
     if len(result.culprits) > 8:
@@ -30,7 +34,10 @@ def print_check(result: CheckResult, console: Console) -> None:
     if shown:
         _say(console, "")
         title = "wrong" if result.failures else "undecided"
-        _say(console, f"{len(shown)} of {len(result.tensors)} tensors {title}; the first in execution order:")
+        _say(
+            console,
+            f"{len(shown)} of {len(result.tensors)} tensors {title}; the first in execution order:",
+        )
         console.print(_table(shown[:_ROWS]))
     _say(console, "")
     _say(console, _counts(result))
@@ -59,9 +66,48 @@ def headline(result: CheckResult) -> str:
     return f"UNDECIDED: {len(result.undecided)} tensors, first {first.id}: {first.note}"
 
 
-def print_tensor(name: str, tensor: LogicalTensor, facts: dict[str, str], console: Console) -> None:
+def print_trace(facts: dict[str, Any], console: Console) -> None:
+    """What is in one trace."""
+    seed = facts["noise_seed"]
+    _say(
+        console,
+        f"{facts['path']}: {facts['tensors']} tensors of {facts['modules']} modules",
+        "bold",
+    )
+    rows = {
+        "size": f"{facts['size_bytes'] / 1e6:.1f} MB",
+        "ranks": f"{facts['world_size'] - len(facts['missing_ranks'])} of {facts['world_size']}",
+        "mesh": ", ".join(f"{axis} {size}" for axis, size in facts["axes"].items()) or "none",
+        "steps": ", ".join(map(str, facts["steps"])) or "none",
+        "adapter": f"{facts['adapter']} on {facts['device']}",
+        "versions": ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
+        "noise": "none" if seed is None else f"seed {seed}: a perturbed reference",
+        "kinds": ", ".join(f"{count} {kind}" for kind, count in facts["kinds"].items()),
+        "gradients": f"{facts['hooks_fired']} of {facts['hooks_expected']} hooks fired",
+    }
+    for key in ("missing_ranks", "unfinished_ranks", "unfired", "never_called", "faults", "notes"):
+        if facts[key]:
+            rows[key.replace("_", " ")] = _few(tuple(map(str, facts[key])))
+    for name, value in rows.items():
+        _say(console, f"  {name:<16} {value}")
+    _say(console, "")
+    for id_ in facts["ids"]:
+        _say(console, id_)
+
+
+def print_tensor(
+    name: str, tensor: LogicalTensor, statistics: Statistics | None, console: Console
+) -> None:
     """One logical tensor: its statistics and the map of its shards."""
     _say(console, name, style="bold")
+    facts = {"shape": str(list(tensor.shape)), "dtype": tensor.dtype}
+    if statistics is not None:
+        facts |= {
+            "norm": f"{statistics.reference_norm:.6g}",
+            "nonfinite": str(statistics.nonfinite_reference),
+        }
+    if tensor.notes:
+        facts["layout"] = ", ".join(tensor.notes)
     for key, value in facts.items():
         _say(console, f"  {key:<12} {value}")
     table = Table(box=None, pad_edge=False)
@@ -73,7 +119,11 @@ def print_tensor(name: str, tensor: LogicalTensor, facts: dict[str, str], consol
         role = f"term of a sum ({len(piece.records)})" if len(piece.records) > 1 else role
         for record in piece.records:
             table.add_row(
-                str(record.rank), str(record.microbatch), role, str(piece.layout), str(list(record.shape))
+                str(record.rank),
+                str(record.microbatch),
+                role,
+                str(piece.layout),
+                str(list(record.shape)),
             )
     console.print(table)
     if len(rows) > 64:
@@ -115,7 +165,8 @@ def _number(value: float | None) -> str:
 def _counts(result: CheckResult) -> str:
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in result.counts().items())
     noise = len(result.perturbed)
-    return f"{counts or 'nothing compared'}; tolerances from {noise} perturbed reference run{'s' * (noise != 1)}"
+    runs = f"{noise} perturbed reference run{'s' * (noise != 1)}"
+    return f"{counts or 'nothing compared'}; tolerances from {runs}"
 
 
 def _coverage(result: CheckResult) -> list[str]:

@@ -1,0 +1,67 @@
+"""Builds src/ttrace/core/_kernel.so along with a wheel or an editable install.
+
+Enters: a C compiler, if there is one ($CC, else cc). Leaves: the library beside its source, and a
+wheel for this platform that holds it. Without a compiler the wheel is pure and ttrace
+computes in numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import platform_tags
+
+SOURCE = "src/ttrace/core/kernel.c"
+LIBRARY = "src/ttrace/core/_kernel.so"
+IN_WHEEL = "ttrace/core/_kernel.so"
+
+# kernel.c tells why; -ffp-contract=fast is what gcc does by default and clang, in part, does not.
+FLAGS = ("-std=c11", "-O3", "-fopenmp-simd", "-ffp-contract=fast", "-fPIC", "-shared")
+
+
+def compile_kernel(source: Path, library: Path) -> str | None:
+    """The reason why there is no library, or None."""
+    command = shlex.split(os.environ.get("CC", "cc"))
+    if not command or shutil.which(command[0]) is None:
+        return f"no C compiler ({' '.join(command)})"
+    # Another build of the same tree may run, or a process may have the old library mapped: a rename
+    # replaces it whole.
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
+        fresh = Path(folder) / library.name
+        done = subprocess.run(
+            [*command, *FLAGS, "-o", str(fresh), str(source)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            return f"the C compiler failed: {done.stderr.strip()}"
+        fresh.replace(library)
+    return None
+
+
+class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Called by hatchling; named in pyproject.toml."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        library = Path(self.root, LIBRARY)
+        problem = compile_kernel(Path(self.root, SOURCE), library)
+        if problem is not None:
+            # A library of an older build must not go with newer sources.
+            library.unlink(missing_ok=True)
+            self.app.display_warning(
+                f"{problem}: ttrace will compare in numpy, several times slower"
+            )
+            return
+        if version == "standard":
+            # Git ignores the library, and hatchling what Git ignores, unless it is forced in.
+            build_data["force_include"][str(library)] = IN_WHEEL
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{next(platform_tags())}"
