@@ -100,7 +100,11 @@ class LossScale:
 
 
 def find_loss_scale(
-    comparator: Comparator, pairs: Iterable[tuple[TensorId, Pair]], splits: Sequence[int]
+    comparator: Comparator,
+    pairs: Iterable[tuple[TensorId, Pair]],
+    *,
+    reference_splits: Sequence[int],
+    candidate_splits: Sequence[int],
 ) -> LossScale:
     """Measure the scale of the loss on the first activation gradient of the backward pass.
 
@@ -123,7 +127,12 @@ def find_loss_scale(
     if not gains:
         return LossScale()
     middle = stdlib_statistics.median(gains)
-    allowed = sorted({float(size) for size in splits} | {1 / size for size in splits} | {1.0})
+    allowed = {
+        factor
+        for ours in (1, *reference_splits)
+        for theirs in (1, *candidate_splits)
+        for factor in (theirs / ours, 1 / theirs / ours)
+    }
     nearest = min(allowed, key=lambda size: abs(math.log(size / abs(middle))))
     if abs(middle / nearest - 1) > _SCALE_MARGIN:
         nearest = 1.0

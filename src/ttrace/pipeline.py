@@ -16,7 +16,7 @@ from ttrace.core.reader import Trace
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
-from ttrace.core.unstable import update_bound
+from ttrace.core.unstable import largest_jump
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
 from ttrace.tolerance import Yardstick, tolerances
@@ -78,7 +78,12 @@ def _measure(
     )
     comparator = Comparator(spans[id(reference)], spans[id(candidate)])
     pairs = {a.id: pair for a in aligned.tensors if (pair := _pair(a)) is not None}
-    scale = find_loss_scale(comparator, pairs.items(), aligned.candidate_batch.splits_of_batch())
+    scale = find_loss_scale(
+        comparator,
+        pairs.items(),
+        reference_splits=aligned.reference_batch.splits_of_batch(),
+        candidate_splits=aligned.candidate_batch.splits_of_batch(),
+    )
     measured = {}
     for number, (id_, (expected, found)) in enumerate(pairs.items()):
         report(what, number, len(pairs))
@@ -91,7 +96,7 @@ def _measure(
 def _pair(alignment: Alignment) -> Pair | None:
     """Both sides, when they can be measured against each other."""
     reference, candidate = alignment.reference, alignment.candidate
-    if reference is None or candidate is None or alignment.problem:
+    if reference is None or candidate is None:
         return None
     if reference.gaps or candidate.gaps or reference.shape != candidate.shape:
         return None
@@ -113,13 +118,13 @@ def _yardsticks(
             volume=reference.volume,
             sequence=reference.sequence,
             noise=tuple(noises[id_]),
-            update_bound=_update_bound(id_, tensors, noises, reader),
+            jump=_jump(id_, tensors, noises, reader),
         )
         for id_, reference in tensors.items()
     }
 
 
-def _update_bound(
+def _jump(
     id_: TensorId,
     tensors: Mapping[TensorId, LogicalTensor],
     noises: Mapping[TensorId, Sequence[Statistics]],
@@ -128,7 +133,7 @@ def _update_bound(
     before, gradient = replace(id_, kind=Kind.PARAM), replace(id_, kind=Kind.MAIN_GRAD)
     if id_.kind is not Kind.PARAM_AFTER or not noises.get(gradient) or before not in tensors:
         return 0.0
-    return update_bound(
+    return largest_jump(
         reader,
         before=tensors[before],
         gradient=tensors[gradient],
@@ -147,8 +152,10 @@ def _verdict(
     if pair is not None and measured is not None:
         return judge(alignment.id, pair, measured, allowed.get(alignment.id), order)
     reference, candidate = alignment.reference, alignment.candidate
-    if alignment.problem:
-        verdict, note = Verdict.SHAPE, alignment.problem
+    if alignment.reference_problem:
+        verdict, note = Verdict.UNDECIDED, f"reference: {alignment.reference_problem}"
+    elif alignment.candidate_problem:
+        verdict, note = Verdict.SHAPE, alignment.candidate_problem
     elif candidate is None:
         verdict, note = Verdict.MISSING, "only in the reference"
     elif reference is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -37,18 +37,23 @@ class Yardstick:
     volume: int
     sequence: int
     noise: tuple[Statistics, ...]
-    update_bound: float = 0.0  # how far its gradient's noise moves an updated parameter
+    jump: float = 0.0  # of one element of an updated parameter (core.unstable)
 
 
 def tolerances(yardsticks: Mapping[TensorId, Yardstick]) -> dict[TensorId, Tolerance]:
     """The tolerance of every id that at least one perturbed reference has too."""
     loss_floor = _loss_floors(yardsticks)
     scales = _producer_scales(yardsticks)
-    return {
+    allowed = {
         id_: _tolerance(id_, yardstick, loss_floor.get(id_.step, 0.0), scales.get(_peers(id_), 0.0))
         for id_, yardstick in yardsticks.items()
         if yardstick.noise
     }
+    for id_ in allowed:
+        if id_.kind is Kind.PARAM and id_.step > 0:
+            updated = replace(id_, step=id_.step - 1, kind=Kind.PARAM_AFTER)
+            allowed[id_] = allowed.get(updated, allowed[id_])
+    return allowed
 
 
 def _tolerance(
@@ -65,11 +70,10 @@ def _tolerance(
         floor, source = SCALAR_FLOOR_EPS * eps * reference_norm, f"{SCALAR_FLOOR_EPS:g} eps"
     if reference_norm == 0:
         floor, source = eps * producer_norm, "eps of tensors of its kind, since it is zero"
+    if id_.kind is Kind.PARAM_AFTER:
+        floor, source = yardstick.jump, "what rounding does to one element of the update"
     if id_.kind is Kind.LOSS and loss_floor > floor:
         floor, source = loss_floor, "noise of the tensor it summarises"
-    if yardstick.update_bound > FACTOR * max(noise, floor):
-        source = "what the noise of its gradient can do to the update"
-        return Tolerance(error_norm=yardstick.update_bound, source=source)
     if noise >= floor:
         source = "noise of perturbed reference"
     return Tolerance(error_norm=FACTOR * max(noise, floor), source=f"{FACTOR:g} x {source}")

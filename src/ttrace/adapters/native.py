@@ -29,6 +29,7 @@ from ttrace.core.layout import Layout
 _WRAPPER_ATTRIBUTES = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 )
+_DISTRIBUTED = "torch.distributed."
 _TAG = "_ttrace_layouts"
 
 
@@ -57,6 +58,11 @@ class NativeAdapter:
             if id(module) not in seen:
                 seen.add(id(module))
                 yield path, module
+
+    def written_class(self, module: nn.Module) -> type:
+        # fully_shard and replicate make a class of their own that derives from the user's.
+        written = (c for c in type(module).__mro__ if not c.__module__.startswith(_DISTRIBUTED))
+        return next(written)
 
     def parameters(self) -> Iterator[Parameter]:
         seen: set[int] = set()

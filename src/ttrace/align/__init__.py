@@ -7,25 +7,26 @@ nothing is judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ttrace.align.batch import Batch, match_batch, own_batch
-from ttrace.align.place import Placer, Unplaceable
+from ttrace.align.batch import Batch, match_batches, own_batch
+from ttrace.align.place import OwnShape, Placer
 from ttrace.core.ids import TensorId
-from ttrace.core.logical import LogicalTensor, assemble
+from ttrace.core.logical import LogicalTensor
 from ttrace.core.reader import Trace
+from ttrace.core.record import Record
 from ttrace.core.spans import SpanReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """One id on both sides; a side that cannot be placed says why in `problem`."""
+    """One id on both sides; a side that cannot be put together says why in its problem."""
 
     id: TensorId
     reference: LogicalTensor | None
     candidate: LogicalTensor | None
-    problem: str = ""
+    reference_problem: str = ""
+    candidate_problem: str = ""
     # The side that lacks this id stored it under another one, because the tensor was the same
     # object.
     stored_elsewhere: bool = False
@@ -43,8 +44,12 @@ class Aligned:
 
 def align_one(trace: Trace, spans: SpanReader) -> dict[TensorId, LogicalTensor | str]:
     """A trace by itself: the logical tensor of every id, or why there is none."""
-    batch = own_batch(trace, spans)
-    return _logical(trace, batch, Placer(trace, batch), shapes=None)
+    placer = Placer(trace, own_batch(trace, spans))
+    return {
+        id_: placer.place(stored, placer.own_shape(stored))
+        for id_, records in trace.by_id().items()
+        if (stored := _stored(records))
+    }
 
 
 def align(
@@ -55,84 +60,81 @@ def align(
     candidate_spans: SpanReader,
 ) -> Aligned:
     """Both traces, the candidate placed in the logical shapes of the reference."""
-    reference_batch = own_batch(reference, reference_spans)
-    ours = _logical(reference, reference_batch, Placer(reference, reference_batch), shapes=None)
-    shapes = {id_: t.shape for id_, t in ours.items() if isinstance(t, LogicalTensor)}
-    candidate_batch = match_batch(candidate, candidate_spans, reference_batch)
-    theirs = _logical(candidate, candidate_batch, Placer(candidate, candidate_batch), shapes=shapes)
-    mentioned = set(reference.by_id()) | set(candidate.by_id())
+    reference_batch, candidate_batch = match_batches(
+        reference, candidate, reference_spans=reference_spans, candidate_spans=candidate_spans
+    )
+    ours, theirs = Placer(reference, reference_batch), Placer(candidate, candidate_batch)
+    tensors = [
+        _align_id(id_, reference.by_id().get(id_), candidate.by_id().get(id_), ours, theirs)
+        for id_ in {**reference.by_id(), **candidate.by_id()}
+    ]
     return Aligned(
-        tensors=tuple(
-            _pair(
-                id_,
-                ours.get(id_),
-                theirs.get(id_),
-                id_ in reference.by_id(),
-                id_ in candidate.by_id(),
-            )
-            for id_ in sorted(mentioned, key=_order(ours, theirs))
-        ),
+        tensors=tuple(sorted(tensors, key=_execution_order)),
         reference_batch=reference_batch,
         candidate_batch=candidate_batch,
         consumers=_consumers(candidate),
     )
 
 
-Logical = dict[TensorId, LogicalTensor | str]
-
-
-def _logical(
-    trace: Trace, batch: Batch, placer: Placer, *, shapes: dict[TensorId, tuple[int, ...]] | None
-) -> Logical:
-    logical: Logical = {}
-    for id_, records in trace.by_id().items():
-        stored = [record for record in records if record.location is not None]
-        if not stored:
-            continue
-        try:
-            shape = placer.own_shape(stored) if shapes is None else shapes.get(id_)
-            if shape is None:
-                shape = placer.own_shape(stored)
-            pieces, notes = placer.pieces(stored, shape)
-            logical[id_] = assemble(shape, pieces, notes)
-        except Unplaceable as problem:
-            logical[id_] = str(problem)
-    return logical
-
-
-def _pair(
+def _align_id(
     id_: TensorId,
-    reference: LogicalTensor | str | None,
-    candidate: LogicalTensor | str | None,
-    in_reference: bool,  # noqa: FBT001
-    in_candidate: bool,  # noqa: FBT001
+    reference: list[Record] | None,
+    candidate: list[Record] | None,
+    ours: Placer,
+    theirs: Placer,
 ) -> Alignment:
-    problems = [
-        f"{side}: {value}"
-        for side, value in (("reference", reference), ("candidate", candidate))
-        if isinstance(value, str)
+    expected, found = _stored(reference or []), _stored(candidate or [])
+    if not expected or not found:
+        return Alignment(
+            id=id_,
+            reference=_tensor(_placed(ours, expected)),
+            candidate=_tensor(_placed(theirs, found)),
+            stored_elsewhere=bool(reference and not expected) or bool(candidate and not found),
+        )
+    own = ours.own_shape(expected)
+    attempts = [
+        (ours.place(expected, shape), theirs.place(found, shape))
+        for shape in _shapes_to_try(own, theirs.own_shape(found))
     ]
+    for left, right in attempts:
+        if isinstance(left, LogicalTensor) and isinstance(right, LogicalTensor):
+            return Alignment(id=id_, reference=left, candidate=right)
+    if own.stacked:
+        problem = "its ranks hold different values and nothing says how they belong together"
+        return Alignment(id=id_, reference=None, candidate=None, reference_problem=problem)
+    left, right = ours.place(expected, own), theirs.place(found, own)
     return Alignment(
         id=id_,
-        reference=reference if isinstance(reference, LogicalTensor) else None,
-        candidate=candidate if isinstance(candidate, LogicalTensor) else None,
-        problem="; ".join(problems),
-        stored_elsewhere=(reference is None and in_reference)
-        or (candidate is None and in_candidate),
+        reference=_tensor(left),
+        candidate=_tensor(right),
+        reference_problem=left if isinstance(left, str) else "",
+        candidate_problem=right if isinstance(right, str) else "",
     )
 
 
-def _order(ours: Logical, theirs: Logical) -> Callable[[TensorId], tuple[int, int, TensorId]]:
+def _shapes_to_try(reference: OwnShape, candidate: OwnShape) -> list[OwnShape]:
+    """The reference's shape counts, unless it is a guess and the candidate knows better."""
+    return sorted({reference: 0, candidate: 1}, key=lambda own: (own.stacked, own.guessed))
+
+
+def _stored(records: list[Record]) -> list[Record]:
+    return [record for record in records if record.location is not None]
+
+
+def _placed(placer: Placer, records: list[Record]) -> LogicalTensor | str | None:
+    return placer.place(records, placer.own_shape(records)) if records else None
+
+
+def _tensor(placed: LogicalTensor | str | None) -> LogicalTensor | None:
+    return placed if isinstance(placed, LogicalTensor) else None
+
+
+def _execution_order(alignment: Alignment) -> tuple[int, int, TensorId]:
     """Execution order of the reference; what only the candidate has comes last."""
-
-    def key(id_: TensorId) -> tuple[int, int, TensorId]:
-        for place, side in enumerate((ours, theirs)):
-            value = side.get(id_)
-            if isinstance(value, LogicalTensor) and value.pieces:
-                return place, value.sequence, id_
-        return 2, 0, id_
-
-    return key
+    for place, side in enumerate((alignment.reference, alignment.candidate)):
+        if side is not None and side.pieces:
+            return place, side.sequence, alignment.id
+    return 2, 0, alignment.id
 
 
 def _consumers(trace: Trace) -> dict[TensorId, tuple[TensorId, ...]]:

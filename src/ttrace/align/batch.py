@@ -37,8 +37,8 @@ class Batch:
         return sum(run.length for run in self.samples.get(shard, ()))
 
     def splits(self, shard: Shard) -> bool:
-        """Whether this microbatch is less than the whole batch."""
-        return shard in self.samples and self.held(shard) < self.sizes[shard[0]]
+        """Whether this microbatch is less than the whole batch, or in another order."""
+        return shard in self.samples and self.samples[shard] != (Run(0, self.sizes[shard[0]]),)
 
     def splits_of_batch(self) -> tuple[int, ...]:
         """Into how many parts the batch is split: over ranks, over microbatches, over both."""
@@ -77,6 +77,27 @@ def own_batch(trace: Trace, spans: SpanReader) -> Batch:
         sizes[step] = len(order)
         rows[step] = tuple(order)
     return Batch(sizes=sizes, samples=samples, rows=rows)
+
+
+def match_batches(
+    reference: Trace,
+    candidate: Trace,
+    *,
+    reference_spans: SpanReader,
+    candidate_spans: SpanReader,
+) -> tuple[Batch, Batch]:
+    """The batches of both, in the order of the reference's samples.
+
+    A candidate that holds the whole batch in one piece sets the order instead: tensors without a
+    batch dim could not be told from reordered ones.
+    """
+    ours, theirs = own_batch(reference, reference_spans), own_batch(candidate, candidate_spans)
+    same_samples = {step: sorted(rows) for step, rows in ours.rows.items()} == {
+        step: sorted(rows) for step, rows in theirs.rows.items()
+    }
+    if same_samples and not any(map(theirs.splits, theirs.samples)):
+        return match_batch(reference, reference_spans, theirs), theirs
+    return ours, match_batch(candidate, candidate_spans, ours)
 
 
 def match_batch(trace: Trace, spans: SpanReader, reference: Batch) -> Batch:

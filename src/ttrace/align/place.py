@@ -6,6 +6,7 @@ its shape against the logical shape, where the ranks that hold the same samples 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,26 @@ from dataclasses import dataclass, replace
 from ttrace.align.batch import Batch
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, Runs
-from ttrace.core.logical import Piece
+from ttrace.core.logical import LogicalTensor, Piece, assemble
 from ttrace.core.reader import Trace
 from ttrace.core.record import Record
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnShape:
+    """A logical shape as far as one trace can tell.
+
+    `stacked`: ranks hold different values and nothing says how they belong together. Side by side
+    along the first dim they can at least be compared with a run in the same layout.
+    `guessed`: the same for all samples, with a row for each: a constant, or a table that happens
+    to have as many rows.
+    """
+
+    shape: Shape
+    stacked: bool = False
+    guessed: bool = False
 
 
 class Unplaceable(Exception):
@@ -32,6 +48,18 @@ class _Placed:
     contributes: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """Records that add up to one value: a single one, or the terms of a partial sum."""
+
+    layout: Layout
+    records: tuple[Record, ...]
+    contributes: bool
+
+
+_Group = tuple[Runs, int]  # samples, microbatch
+
+
 class Placer:
     """Places the records of one trace."""
 
@@ -40,40 +68,80 @@ class Placer:
         self._batch = batch
         self._shared: dict[TensorId, bool] = {}
 
-    def own_shape(self, records: Sequence[Record]) -> Shape:
-        """The logical shape of a trusted trace's tensor, where nothing else says it."""
-        record = records[0]
+    def own_shape(self, records: Sequence[Record]) -> OwnShape:
+        """The logical shape as far as this trace alone can tell."""
+        record = max(records, key=lambda record: self._batch.held(_shard(record)))
         shape = record.shape if record.layout is None else record.layout.shape
+        whole = self._whole_batch(record, shape)
+        if shape and record.layout is None and self._peers_differ(records):
+            return OwnShape((whole[0] * len(self._peers(record)), *whole[1:]), stacked=True)
+        return OwnShape(whole, guessed=whole != shape and self._same_for_all_samples(record))
+
+    def place(self, records: Sequence[Record], own: OwnShape) -> LogicalTensor | str:
+        """The logical tensor of this shape that the records make up, or why they do not."""
+        try:
+            placed = [
+                self._stack(record, own.shape)
+                if own.stacked
+                else self._place(record, records, own.shape)
+                for record in records
+            ]
+            terms = self._terms(placed)
+            pieces = [
+                *(Piece(layout=t.layout, records=t.records) for t in terms if not t.contributes),
+                *self._contributions([term for term in terms if term.contributes]),
+            ]
+        except Unplaceable as problem:
+            return str(problem)
+        inferred = any(item.record.layout is None and not item.layout.is_full for item in placed)
+        return assemble(own.shape, pieces, ["layout inferred from the shape"] if inferred else [])
+
+    def _whole_batch(self, record: Record, shape: Shape) -> Shape:
+        """The shape with its batch dim grown from this microbatch to the whole batch."""
         shard = _shard(record)
         if not record.id.kind.is_activation or not self._batch.splits(shard) or not shape:
             return shape
-        if self._same_for_all_samples(record):
-            return shape
         held, size = self._batch.held(shard), self._batch.sizes[shard[0]]
-        for dim in self._dims(shape):
-            if shape[dim] % held == 0:
+        # A constant (a mask, zeros) is the same for all samples too, but has a row for each.
+        if self._same_for_all_samples(record) and shape[self._batch.dim] != held:
+            return shape
+        for dim in self._dims(shape, held):
+            if held and shape[dim] % held == 0:
                 return (*shape[:dim], shape[dim] // held * size, *shape[dim + 1 :])
         return shape
 
-    def pieces(self, records: Sequence[Record], shape: Shape) -> tuple[list[Piece], list[str]]:
-        """Every record as a piece; partial sums and contributions of microbatches grouped."""
-        placed = [self._place(record, records, shape) for record in records]
-        notes = []
-        if any(item.record.layout is None and not item.layout.is_full for item in placed):
-            notes.append("layout inferred from the shape")
-        pieces = [*self._plain(placed), *self._partial_sums(placed), *self._contributions(placed)]
-        return pieces, notes
+    def _stack(self, record: Record, shape: Shape) -> _Placed:
+        peers = self._peers(record)
+        if record.layout is not None or len(record.shape) != len(shape) or shape[0] % len(peers):
+            raise Unplaceable(f"rank {record.rank} holds shape {record.shape}, expected {shape}")
+        part = shape[0] // len(peers)
+        mine = Layout.full(shape).take(0, [Run(peers.index(record.rank) * part, part)])
+        whole = self._place(record, [record], mine.local_shape)
+        return _Placed(record, mine.then(whole.layout), contributes=whole.contributes)
+
+    def _peers(self, record: Record) -> tuple[int, ...]:
+        return self._batch.peers(_shard(record)) or tuple(sorted(self._trace.ranks))
+
+    def _peers_differ(self, records: Sequence[Record]) -> bool:
+        """Whether ranks with the same samples hold different bytes: then these are no replicas."""
+        digests: dict[object, set[str]] = defaultdict(set)
+        for record in records:
+            if record.location is not None and not record.recompute:
+                key = (record.microbatch, self._batch.samples.get(_shard(record)))
+                digests[key].add(record.location.xxh3)
+        return any(len(found) > 1 for found in digests.values())
 
     def _place(self, record: Record, records: Sequence[Record], shape: Shape) -> _Placed:
         known = record.layout
         local = record.shape if known is None else known.shape
         shard = _shard(record)
         split = record.id.kind.is_activation and self._batch.splits(shard)
-        shared = split and (local == shape or self._same_for_all_samples(record))
+        reordered = split and self._batch.held(shard) == self._batch.sizes[shard[0]]
+        shared = split and not reordered and (local == shape or self._is_shard_of_table(record))
         contributes = record.id.kind is Kind.LOSS and shard in self._batch.samples
         if shared and (record.id.kind.is_gradient_of_activation or not shape):
             contributes = True
-        if local == shape:
+        if local == shape and not reordered:
             layout = Layout.full(shape) if known is None else known
             return _Placed(record, layout, contributes=contributes)
         if len(local) != len(shape):
@@ -81,20 +149,21 @@ class Placer:
                 f"rank {record.rank} holds {len(local)} dims {local}, expected {len(shape)} "
                 f"dims {shape}"
             )
-        for outer in self._outers(record, shape, split=split and not shared):
+        full, outers = Layout.full(shape), self._outers(record, shape) if split else []
+        for outer in [full, *outers] if shared else [*outers, full]:
             inner = known if known is not None else self._infer(record, records, outer.local_shape)
             if inner is not None and inner.shape == outer.local_shape:
-                return _Placed(record, outer.then(inner), contributes=contributes)
+                term = contributes and (outer.is_full or not shared)
+                return _Placed(record, outer.then(inner), contributes=term)
         raise Unplaceable(
             f"rank {record.rank} holds shape {local} in microbatch {record.microbatch}, which "
             f"is no shard "
-            f"of {shape} over samples or over ranks {self._batch.peers(shard) or (record.rank,)}"
+            f"of {shape} over samples or over ranks {self._peers(record)}"
         )
 
     def _same_for_all_samples(self, record: Record) -> bool:
         """A position table, a mask: microbatches of other samples hold the same bytes."""
-        kinds = {Kind.GRAD_INPUT: Kind.INPUT, Kind.GRAD_OUTPUT: Kind.OUTPUT}
-        forward = replace(record.id, kind=kinds.get(record.id.kind, record.id.kind))
+        forward = _forward(record.id)
         if forward not in self._shared:
             digests: dict[Runs | None, set[object]] = defaultdict(set)
             for other in self._trace.by_id().get(forward, []):
@@ -105,17 +174,21 @@ class Placer:
             self._shared[forward] = len(values) > 1 and all(value == values[0] for value in values)
         return self._shared[forward]
 
-    def _outers(self, record: Record, shape: Shape, *, split: bool) -> Iterator[Layout]:
+    def _is_shard_of_table(self, record: Record) -> bool:
+        """The same for all samples, but other ranks hold other parts of it."""
+        return self._same_for_all_samples(record) and self._peers_differ(
+            self._trace.by_id()[_forward(record.id)]
+        )
+
+    def _outers(self, record: Record, shape: Shape) -> list[Layout]:
         """The logical tensor cut to this microbatch's samples, by each dim that may be it."""
-        full = Layout.full(shape)
-        if split:
-            shard = _shard(record)
-            size = self._batch.sizes[shard[0]]
-            for dim in self._dims(shape):
-                if shape[dim] % size == 0:
-                    unit = shape[dim] // size
-                    yield full.take(dim, _scaled(self._batch.samples[shard], unit))
-        yield full
+        shard = _shard(record)
+        size = self._batch.sizes[shard[0]]
+        return [
+            Layout.full(shape).take(dim, _scaled(self._batch.samples[shard], shape[dim] // size))
+            for dim in self._dims(shape, size)
+            if shape[dim] % size == 0
+        ]
 
     def _infer(self, record: Record, records: Sequence[Record], whole: Shape) -> Layout | None:
         """One dim split over ranks that share samples, each with a chunk in rank order."""
@@ -140,7 +213,7 @@ class Placer:
 
     def _sharing(self, record: Record) -> Iterator[set[int]]:
         """Groups of ranks over which this record's tensor may be split: peers, then single axes."""
-        peers = set(self._batch.peers(_shard(record))) or set(self._trace.ranks)
+        peers = set(self._peers(record))
         yield peers
         mine = self._trace.ranks[record.rank].info.axes
         for axis in mine:
@@ -150,65 +223,103 @@ class Placer:
                 if _without(self._trace.ranks[rank].info.axes, [axis]) == _without(mine, [axis])
             }
 
-    def _dims(self, shape: Shape) -> list[int]:
-        """Dims in the order in which they are likely to be the batch."""
-        return sorted(range(len(shape)), key=lambda dim: (dim != self._batch.dim, dim))
+    def _dims(self, shape: Shape, samples: int) -> list[int]:
+        """Dims in the order in which they are likely to be the batch of so many samples."""
 
-    def _plain(self, placed: list[_Placed]) -> Iterator[Piece]:
-        for item in placed:
-            if not item.contributes and not item.layout.partial:
-                yield Piece(layout=item.layout, records=(item.record,))
+        def unlikely(dim: int) -> tuple[bool, bool, int]:
+            return shape[dim] != samples, dim != self._batch.dim, dim
 
-    def _partial_sums(self, placed: list[_Placed]) -> Iterator[Piece]:
+        return sorted(range(len(shape)), key=unlikely)
+
+    def _terms(self, placed: Sequence[_Placed]) -> list[_Term]:
+        """Partial sums over mesh axes put together; everything else is a term by itself."""
         groups: dict[object, list[_Placed]] = defaultdict(list)
-        for item in placed:
-            if item.layout.partial and not item.contributes:
-                axes = self._trace.ranks[item.record.rank].info.axes
-                others = tuple(sorted(_without(axes, item.layout.partial).items()))
-                record = item.record
-                groups[item.layout, record.microbatch, record.recompute, others].append(item)
+        for number, item in enumerate(placed):
+            groups[self._sum_key(item) if item.layout.partial else number].append(item)
         for group in groups.values():
             first = group[0]
-            axes = self._trace.ranks[first.record.rank].info.axes
-            expected = 1
-            for axis in first.layout.partial:
-                expected *= axes[axis][1] if axis in axes else 1
-            if len(group) != expected:
+            expected = self._sum_size(first)
+            if first.layout.partial and len(group) != expected:
                 ranks = [item.record.rank for item in group]
                 raise Unplaceable(
                     f"a partial sum over {', '.join(first.layout.partial)} needs {expected} terms, "
-                    f"found {len(group)} (ranks {ranks})"
+                    f"found {len(group)} (ranks {ranks}, microbatch {first.record.microbatch})"
                 )
-            yield Piece(layout=first.layout, records=tuple(item.record for item in group))
+        return [
+            _Term(group[0].layout, tuple(i.record for i in group), group[0].contributes)
+            for group in groups.values()
+        ]
 
-    def _contributions(self, placed: list[_Placed]) -> Iterator[Piece]:
-        """The n-th rank of every group of ranks that share samples, summed over the groups.
-
-        Where the ranks of a group hold terms of a sum themselves, all of them make one piece.
-        """
-        contributing = [item for item in placed if item.contributes]
-        if not contributing:
-            return
-        groups: dict[object, list[_Placed]] = defaultdict(list)
-        for item in contributing:
-            samples = self._batch.samples[_shard(item.record)]
-            groups[samples, item.record.microbatch, item.record.recompute].append(item)
-        # A plain output that is one number a microbatch (an auxiliary loss) is compared as a mean.
-        is_mean = contributing[0].record.id.kind in (Kind.OUTPUT, Kind.INPUT)
-        if contributing[0].layout.partial:
-            columns = [contributing]
-        else:
-            width = max(len(group) for group in groups.values())
-            columns = [
-                [group[min(nth, len(group) - 1)] for group in groups.values()]
-                for nth in range(width)
+    def _sum_key(self, item: _Placed) -> object:
+        record, axes = item.record, item.layout.partial
+        others = _without(self._trace.ranks[record.rank].info.axes, axes)
+        samples = None
+        if item.contributes:
+            # The layout does not say the samples then, and the axes need not either.
+            near = [
+                rank
+                for rank in self._peers(record)
+                if _without(self._trace.ranks[rank].info.axes, axes) == others
             ]
-        for terms in columns:
-            yield Piece(
-                layout=terms[0].layout,
-                records=tuple(item.record for item in terms),
-                factor=1 / len(terms) if is_mean else 1.0,
+            if len(near) == self._sum_size(item):
+                samples = self._batch.samples.get(_shard(record))
+        return (
+            item.layout,
+            record.microbatch,
+            record.recompute,
+            tuple(sorted(others.items())),
+            samples,
+        )
+
+    def _sum_size(self, item: _Placed) -> int:
+        axes = self._trace.ranks[item.record.rank].info.axes
+        return math.prod(axes[axis][1] for axis in item.layout.partial if axis in axes)
+
+    def _contributions(self, terms: Sequence[_Term]) -> Iterator[Piece]:
+        """What every microbatch adds to, summed over all of them, once for every replica."""
+        columns: dict[object, dict[_Group, list[_Term]]] = defaultdict(lambda: defaultdict(list))
+        for term in terms:
+            recompute = term.records[0].recompute
+            columns[term.layout, recompute][self._group(term.records[0])].append(term)
+        for groups in columns.values():
+            for nth in range(max(len(group) for group in groups.values())):
+                # Groups may have replicas in different numbers.
+                column = [group[min(nth, len(group) - 1)] for group in groups.values()]
+                records = tuple(record for term in column for record in term.records)
+                self._require_all_groups(records)
+                # An output that is one number a microbatch (an auxiliary loss) is taken as a mean.
+                is_mean = records[0].id.kind in (Kind.OUTPUT, Kind.INPUT)
+                factor = 1 / len(column) if is_mean else 1.0
+                yield Piece(layout=column[0].layout, records=records, factor=factor)
+
+    def _require_all_groups(self, records: Sequence[Record]) -> None:
+        """A gradient has a term wherever its value was; a loss, in the same microbatches."""
+        id_ = records[0].id
+        if id_.kind is Kind.LOSS:
+            stored = {record.microbatch for record in self._trace.by_id()[id_]}
+            shards = [shard for shard in self._batch.samples if shard[0] == id_.step]
+            expected = {(self._batch.samples[s], s[2]) for s in shards if s[2] in stored}
+        else:
+            forward = self._trace.by_id().get(_forward(id_), [])
+            expected = {self._group(record) for record in forward}
+        found = {self._group(record) for record in records}
+        missing = sorted(microbatch for _, microbatch in expected - found)
+        if missing:
+            raise Unplaceable(
+                f"a sum over {len(expected)} microbatches of all ranks lacks {len(missing)}: "
+                f"microbatch {', '.join(map(str, missing))} where ranks "
+                f"{sorted({record.rank for record in records})} hold the others"
             )
+
+    def _group(self, record: Record) -> _Group:
+        """Records of one group are of the same samples."""
+        return self._batch.samples.get(_shard(record), ()), record.microbatch
+
+
+def _forward(id_: TensorId) -> TensorId:
+    """The value that a gradient belongs to; a value itself."""
+    kinds = {Kind.GRAD_INPUT: Kind.INPUT, Kind.GRAD_OUTPUT: Kind.OUTPUT}
+    return replace(id_, kind=kinds.get(id_.kind, id_.kind))
 
 
 def _shard(record: Record) -> tuple[int, int, int]:

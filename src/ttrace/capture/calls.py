@@ -3,7 +3,8 @@
 A call of the root module starts a microbatch. Inside it the calls of every module are counted. A
 recomputed forward (activation checkpointing runs it inside backward) is matched with the call that
 it repeats: the outermost module of a recomputed region by the storage of its input, which the
-checkpoint kept alive, and everything below by its place inside that call.
+checkpoint kept alive, or by the microbatch whose gradients arrive; everything below by its place
+inside that call.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+# Where an input begins. The weak reference keeps its address from being used for another storage.
+_Place = tuple[StorageWeakRef, int]
 
 
 @dataclass(slots=True)
@@ -32,10 +37,11 @@ class Calls:
 
     def __init__(self) -> None:
         self.microbatch = 0
+        self.backward_microbatch: int | None = None  # of the gradient that arrived last
         self._root_calls = 0
         self._counts: Counter[str] = Counter()
         self._made: dict[tuple[str, int, int], Call] = {}
-        self._by_input: dict[tuple[str, int], Call] = {}
+        self._by_input: dict[tuple[str, _Place], list[Call]] = defaultdict(list)
         # Backward, and with it recomputation, runs on threads of its own for every CUDA device.
         self._stacks = threading.local()
 
@@ -71,8 +77,7 @@ class Calls:
         if parent is not None:
             parent.children[path].append(call.number)
         self._made[path, call.microbatch, call.number] = call
-        if (pointer := _pointer(first_input)) is not None:
-            self._by_input[path, pointer] = call
+        self._remember(call, first_input)
         return call
 
     def _repeat(self, path: str, parent: Call | None, first_input: torch.Tensor | None) -> Call:
@@ -80,27 +85,33 @@ class Calls:
         if original is None:
             return Call(path, self.microbatch, 0, recompute=True)
         original.recomputed = True
+        self._remember(original, first_input)  # a region inside this one starts from it again
         return Call(path, original.microbatch, original.number, recompute=True)
 
     def _original(
         self, path: str, parent: Call | None, first_input: torch.Tensor | None
     ) -> Call | None:
-        if parent is not None:
+        if parent is not None and parent.recompute:
             repeated = self._made.get((parent.path, parent.microbatch, parent.number))
             made = repeated.children.get(path, []) if repeated else []
             nth = len(parent.children[path])
             parent.children[path].append(nth)
             if nth < len(made):
                 return self._made[path, parent.microbatch, made[nth]]
-        pointer = _pointer(first_input)
-        if pointer is not None and (path, pointer) in self._by_input:
-            return self._by_input[path, pointer]
-        # A region that is no module: its first module got a recomputed input. Backward runs the
-        # regions in reverse, so the latest call not yet repeated is the one.
-        open_calls = [
-            call for key, call in self._made.items() if key[0] == path and not call.recomputed
-        ]
-        return open_calls[-1] if open_calls else None
+        place = _place(first_input)
+        calls = self._by_input.get((path, place), []) if place is not None else []
+        # A region that is no module may give its first module an input that it computed again.
+        calls = calls or [call for key, call in self._made.items() if key[0] == path]
+        return max(calls, key=self._likelihood, default=None)
+
+    def _likelihood(self, call: Call) -> tuple[bool, bool, int, int]:
+        """Backward goes through one microbatch at a time, and through its regions in reverse."""
+        in_backward = call.microbatch == self.backward_microbatch
+        return in_backward, not call.recomputed, call.microbatch, call.number
+
+    def _remember(self, call: Call, first_input: torch.Tensor | None) -> None:
+        if (place := _place(first_input)) is not None:
+            self._by_input[call.path, place].append(call)
 
     def _stack(self) -> list[Call]:
         if not hasattr(self._stacks, "calls"):
@@ -108,5 +119,10 @@ class Calls:
         return self._stacks.calls
 
 
-def _pointer(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None or tensor.numel() == 0 else tensor.data_ptr()
+def _place(tensor: torch.Tensor | None) -> _Place | None:
+    if tensor is None:
+        return None
+    try:
+        return StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset())
+    except RuntimeError:  # sparse tensors have no storage
+        return None

@@ -39,6 +39,7 @@ class ModuleHooks:
         self.fired = 0
         self.unfired: list[str] = []
         self._handles: list[RemovableHandle] = []
+        self._tensor_handles: list[RemovableHandle] = []
         self._paths = [path for path, module in adapter.modules() if _is_callable(module)]
         for path, module in adapter.modules():
             self._handles += self._install(path, module)
@@ -51,6 +52,9 @@ class ModuleHooks:
         self._step = None
         self.unfired += [str(id_) for (id_, _), fired in self._pending.items() if not fired]
         self._pending.clear()
+        for handle in self._tensor_handles:
+            handle.remove()  # a leaf may live on and be used in the next step
+        self._tensor_handles.clear()
         self._watched.clear()
         self._noisy.clear()
 
@@ -93,9 +97,13 @@ class ModuleHooks:
             return None
 
     def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs = list(input_leaves(args, kwargs))
-        first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
-        call = self.calls.enter(path, first)
+        inputs: list[tuple[str, torch.Tensor]] = []
+        first = None
+        try:
+            inputs += input_leaves(args, kwargs)
+            first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
+        finally:
+            call = self.calls.enter(path, first)  # also after a fault: `leave` will run
         for slot, tensor in inputs:
             self._record(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
 
@@ -126,18 +134,20 @@ class ModuleHooks:
     ) -> None:
         id_ = self._id(call, kind, slot)
         self._recorder.value(id_, tensor, microbatch=call.microbatch, recompute=call.recompute)
-        if tensor.requires_grad:
+        # A parameter that is passed around has its gradient recorded as a parameter.
+        if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
             self._watch(call, self._id(call, gradient_kind, slot), tensor)
 
     def _watch(self, call: Call, id_: TensorId, tensor: torch.Tensor) -> None:
         """Record the gradient of this tensor, over all its uses, when backward reaches it."""
-        known = self._watched.find(tensor)
-        if known is not None:
-            self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
-            return
         key = (id_, call.microbatch)
         if key in self._pending:
             return  # recomputed for its values only: the gradient flows through the original
+        known = self._watched.find(tensor)
+        if known is not None:
+            self._pending[key] = True
+            self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
+            return
         self._watched.keep(tensor, id_)
         self._pending[key] = False
         self.expected += 1
@@ -147,6 +157,7 @@ class ModuleHooks:
             return self._guarded(str(id_), lambda: record(grad))
 
         def record(grad: torch.Tensor) -> torch.Tensor | None:
+            self.calls.backward_microbatch = call.microbatch
             if self._pending.get(key):
                 raise RuntimeError("its gradient arrived twice; only the first is kept")
             self._pending[key] = True
@@ -159,9 +170,9 @@ class ModuleHooks:
             )
             return noisy
 
-        tensor.register_hook(arrived)
+        self._tensor_handles.append(tensor.register_hook(arrived))
 
 
 def _is_callable(module: nn.Module) -> bool:
-    """Containers such as ModuleList have no forward to be called."""
-    return not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList))
+    """Containers such as ModuleList have no forward of their own."""
+    return getattr(module.forward, "__func__", None) is not nn.Module.forward

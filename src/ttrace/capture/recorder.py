@@ -10,13 +10,14 @@ import logging
 from dataclasses import replace
 
 import torch
+import xxhash
 
 from ttrace.capture.objects import ObjectMemory
 from ttrace.core.adapter import Adapter
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
-from ttrace.core.writer import TraceWriter
+from ttrace.core.writer import TraceWriter, tensor_bytes
 
 _LOG = logging.getLogger("ttrace")
 _FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read
@@ -43,28 +44,32 @@ class Recorder:
         microbatch: int = 0,
         recompute: bool = False,
         layout: Layout | None = None,
+        sequence: int | None = None,
     ) -> Record | None:
         """Record a tensor; `layout` is used where the tensor does not know its own."""
         if self._broken:
             return None
+        if sequence is None:
+            sequence = self.next_sequence()
+        local, own_layout = self._adapter.localise(tensor)
+        local = local.cpu()
         known = self._values.find(tensor)
-        if known is not None:
+        if known is not None and _holds(known, local):
             shared = replace(
                 known,
                 id=id,
-                sequence=self._next(),
+                sequence=sequence,
                 microbatch=microbatch,
                 recompute=recompute,
                 same_as=known.same_as or known.id,
             )
             return self._write(shared, None)
-        local, own_layout = self._adapter.localise(tensor)
         if own_layout is None and layout is not None and layout.local_shape == tuple(local.shape):
             own_layout = layout
         record = Record(
             id=id,
             rank=self._rank,
-            sequence=self._next(),
+            sequence=sequence,
             dtype=str(local.dtype).removeprefix("torch."),
             shape=tuple(local.shape),
             microbatch=microbatch,
@@ -90,7 +95,7 @@ class Recorder:
         record = Record(
             id=id,
             rank=self._rank,
-            sequence=self._next(),
+            sequence=self.next_sequence(),
             dtype=str(tensor.dtype).removeprefix("torch."),
             shape=tuple(tensor.shape),
             microbatch=microbatch,
@@ -117,7 +122,8 @@ class Recorder:
         except OSError as error:
             self.fault("the end of the trace", error)
 
-    def _next(self) -> int:
+    def next_sequence(self) -> int:
+        """A place in the order of the step, for a record that may be written later."""
         self._sequence += 1
         return self._sequence
 
@@ -126,8 +132,17 @@ class Recorder:
             if local is None:
                 self._writer.note(record)
                 return record
-            return self._writer.write(record, local.cpu())
+            return self._writer.write(record, local)
         except OSError as error:
             self._broken = True
             self.fault(f"{record.id} (recording stops here, the training run goes on)", error)
             return None
+
+
+def _holds(record: Record, local: torch.Tensor) -> bool:
+    """Whether the bytes are still those of the record.
+
+    Collectives, fused optimizers and writes through `.data` change a tensor behind autograd's back.
+    """
+    digest: str = xxhash.xxh3_64_hexdigest(tensor_bytes(local))
+    return record.location is not None and record.location.xxh3 == digest

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,9 @@ class RecordingTracer:
             adapter=adapter.name,
             device=_device(adapter),
             perturbed=noise_seed,
-            modules=tuple(_describe(path, module) for path, module in adapter.modules()),
+            modules=tuple(
+                _describe(path, adapter.written_class(module)) for path, module in adapter.modules()
+            ),
             versions=_versions(),
         )
         self._adapter = adapter
@@ -67,7 +69,8 @@ class RecordingTracer:
         self._handles = [opt.register_step_pre_hook(self._before_update) for opt in optimizers]
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]
         self._updated: set[int] = set()
-        atexit.register(self._close)
+        # Also in children of multiprocessing, where atexit does not run.
+        Finalize(None, self._close, exitpriority=0)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -75,10 +78,12 @@ class RecordingTracer:
             yield
             return
         self._begin()
-        with self._adapter.tracking(), watch_backward(self._found_loss):
-            yield
-        # Not in a finally clause: a step that raised is not a step, and its trace must not look
-        # whole.
+        try:
+            with self._adapter.tracking(), watch_backward(self._around_backward):
+                yield
+        except BaseException:
+            self._abandon()
+            raise
         self._end()
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
@@ -115,6 +120,13 @@ class RecordingTracer:
         if self._done >= self._steps:
             self._close()
 
+    def _abandon(self) -> None:
+        """A step that raised is not a step: its trace gets no end, so that it never looks whole."""
+        self._restore_parameters()
+        self._hooks.end()
+        self._close()
+        self._inside = False
+
     def _before_update(self, *_: Any) -> None:
         if self._inside:
             self._take_gradients()
@@ -125,12 +137,15 @@ class RecordingTracer:
 
     def _take_gradients(self) -> None:
         """Once a step, at the first optimizer step: the gradients are final then."""
-        for restore in self._restore:
-            restore()
-        self._restore.clear()
+        self._restore_parameters()
         if not self._gradients_taken:
             self._gradients_taken = True
             self._each_parameter(Kind.MAIN_GRAD, self._adapter.main_grad)
+
+    def _restore_parameters(self) -> None:
+        for restore in self._restore:
+            restore()
+        self._restore.clear()
 
     def _each_parameter(
         self, kind: Kind, tensor_of: Callable[[nn.Parameter], torch.Tensor | None]
@@ -144,14 +159,24 @@ class RecordingTracer:
             except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
                 self._recorder.fault(str(id_), error)
 
-    def _found_loss(self, value: torch.Tensor) -> None:
-        if self._inside and not self._loss_named:
-            self._record_loss(value)
+    @contextmanager
+    def _around_backward(self, losses: Sequence[torch.Tensor]) -> Iterator[None]:
+        """The arriving gradients tell the microbatch of a loss; its place is before them."""
+        sequence = self._recorder.next_sequence()
+        self._hooks.calls.backward_microbatch = None
+        yield
+        if not self._loss_named:
+            for loss in losses:
+                self._record_loss(loss, self._hooks.calls.backward_microbatch, sequence)
 
-    def _record_loss(self, value: torch.Tensor) -> None:
+    def _record_loss(
+        self, value: torch.Tensor, microbatch: int | None = None, sequence: int | None = None
+    ) -> None:
         id_ = TensorId(step=self._done, module="", kind=Kind.LOSS)
+        if microbatch is None:
+            microbatch = self._hooks.calls.microbatch
         try:
-            self._recorder.value(id_, value, microbatch=self._hooks.calls.microbatch)
+            self._recorder.value(id_, value, microbatch=microbatch, sequence=sequence)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
             self._recorder.fault(str(id_), error)
 
@@ -162,7 +187,6 @@ class RecordingTracer:
         self._hooks.remove()
         for handle in self._handles:
             handle.remove()
-        atexit.unregister(self._close)
         if self._inside:
             return  # the process ends in the middle of a step: the trace is not whole
         self._recorder.close(
@@ -199,11 +223,10 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _describe(path: str, module: nn.Module) -> ModuleInfo:
-    kind = type(module)
+def _describe(path: str, kind: type) -> ModuleInfo:
     try:
         file = inspect.getsourcefile(kind)
-        line = inspect.getsourcelines(kind.forward)[1]
+        line = inspect.getsourcelines(vars(kind).get("forward", kind))[1]
         source = f"{file}:{line}" if file else ""
     except (OSError, TypeError):
         source = ""

@@ -46,6 +46,9 @@ class Adapter(Protocol):
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Canonical path and module of everything whose calls are to be recorded, root first."""
 
+    def written_class(self, module: nn.Module) -> type:
+        """The class a person wrote; frameworks put classes of their own in front of it."""
+
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter once, tied ones under their first name."""
 

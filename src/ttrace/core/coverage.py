@@ -37,7 +37,8 @@ def disjoint_covers(layouts: Sequence[Layout]) -> list[list[int]]:
     seen: dict[object, int] = {}
     for index, layout in enumerate(layouts):
         # An identical layout was placed before: every cover up to that one is known to be taken.
-        first = seen.get(layout.runs, -1) + 1
+        # One that holds nothing takes no room.
+        first = seen.get(layout.runs, -1) + 1 if layout.volume else 0
         for number in range(first, len(covers) + 1):
             if number == len(covers):
                 covers.append([])

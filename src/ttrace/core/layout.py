@@ -62,11 +62,13 @@ class Layout:
             for run in runs:
                 if run.start is not None and run.start + run.length > size:
                     raise LayoutError(f"run {run} of dim {dim} leaves the logical size {size}")
+        object.__setattr__(self, "runs", tuple(normalise(runs) for runs in self.runs))
+        object.__setattr__(self, "partial", tuple(sorted(set(self.partial))))
 
     @classmethod
     def full(cls, shape: Sequence[int]) -> Layout:
         """The whole logical tensor."""
-        return cls(shape=tuple(shape), runs=tuple(normalise([Run(0, size)]) for size in shape))
+        return cls(shape=tuple(shape), runs=tuple((Run(0, size),) for size in shape))
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -90,20 +92,20 @@ class Layout:
 
     def take(self, dim: int, local_runs: Iterable[Run]) -> Layout:
         """The layout of a tensor gathered from `local_runs` of this one's local indices."""
-        taken = [piece for run in local_runs for piece in _cut(self.runs[dim], run)]
-        runs = (*self.runs[:dim], normalise(taken), *self.runs[dim + 1 :])
-        return replace(self, runs=runs)
+        self._require_dim(dim)
+        taken = tuple(piece for run in local_runs for piece in _cut(self.runs[dim], run))
+        return replace(self, runs=(*self.runs[:dim], taken, *self.runs[dim + 1 :]))
 
     def shard(self, dim: int, index: int, count: int) -> Layout:
         """Chunk `index` of `count`, uneven as torch.chunk: the last ones are shorter or empty."""
-        size = self.local_shape[dim]
+        size = self._size_to_split(dim, index, count)
         chunk = -(-size // count)
         start = min(index * chunk, size)
         return self.take(dim, [Run(start, min(start + chunk, size) - start)])
 
     def zigzag(self, dim: int, index: int, count: int) -> Layout:
         """Chunks `index` and `2 * count - 1 - index` of `2 * count` (context parallel)."""
-        size = self.local_shape[dim]
+        size = self._size_to_split(dim, index, count)
         if size % (2 * count):
             raise LayoutError(
                 f"zigzag over {count} needs a size divisible by {2 * count}, found {size}"
@@ -113,7 +115,7 @@ class Layout:
 
     def interleaved(self, dim: int, sections: Sequence[int], index: int, count: int) -> Layout:
         """Chunk `index` of every section, side by side: fused QKV, gate and up of a gated MLP."""
-        size = self.local_shape[dim]
+        size = self._size_to_split(dim, index, count)
         if sum(sections) != size or any(section % count for section in sections):
             raise LayoutError(
                 f"sections {tuple(sections)} must sum to {size} and each divide by {count}"
@@ -130,6 +132,9 @@ class Layout:
 
     def crop(self, dim: int, size: int) -> Layout:
         """The logical dim ends at `size`; indices beyond it were padding all along."""
+        self._require_dim(dim)
+        if not 0 <= size <= self.shape[dim]:
+            raise LayoutError(f"cannot crop dim {dim} of size {self.shape[dim]} to {size}")
         cropped: list[Run] = []
         for run in self.runs[dim]:
             kept = 0 if run.start is None else max(0, min(run.start + run.length, size) - run.start)
@@ -140,7 +145,7 @@ class Layout:
 
     def summed_over(self, *axes: str) -> Layout:
         """The same indices, but the value is one term of a sum over these mesh axes."""
-        return replace(self, partial=tuple(sorted({*self.partial, *axes})))
+        return replace(self, partial=(*self.partial, *axes))
 
     def then(self, inner: Layout) -> Layout:
         """`inner` splits the local tensor of this layout further."""
@@ -171,6 +176,16 @@ class Layout:
         if self.runs == other.runs:
             return self.volume > 0
         return all(_share(mine, theirs) for mine, theirs in zip(self.runs, other.runs, strict=True))
+
+    def _size_to_split(self, dim: int, index: int, count: int) -> int:
+        self._require_dim(dim)
+        if not 0 <= index < count:
+            raise LayoutError(f"there is no part {index} of {count}")
+        return self.local_shape[dim]
+
+    def _require_dim(self, dim: int) -> None:
+        if not 0 <= dim < len(self.shape):
+            raise LayoutError(f"a tensor of shape {self.shape} has no dim {dim}: dims count from 0")
 
     def to_json(self) -> dict[str, Any]:
         return {

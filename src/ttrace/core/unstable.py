@@ -1,10 +1,10 @@
-"""Updates that jump: how far rounding of a gradient may move the updated parameter.
+"""Updates that jump: how far rounding can move one element of an updated parameter.
 
 Adam's early steps are close to the sign of the gradient: an element whose gradient is rounding
-noise around zero moves by the full learning rate in either direction. A single such element can
-make up all of a tensor's error, so one perturbed run cannot tell how large it will be in the next.
-Its bound can be read off the reference: an update changes by at most the same share as its
-gradient, and by no more than its sign.
+noise around zero moves by the full learning rate in either direction. And an update near half a
+unit in the last place of its parameter is rounded to none or to all of it. A single such element
+can make up all of a tensor's error, so one perturbed run cannot tell how large it will be in the
+next. Its bound can be read off the reference.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import torch
 
 from ttrace.core.blocks import BlockReader, blocks
 from ttrace.core.logical import LogicalTensor
+from ttrace.core.spans import torch_dtype
 
 # Chosen: noise beyond 6 times its root mean square has a probability of 1e-9 when normal.
 _REACH = 6.0
 
 
-def update_bound(
+def largest_jump(
     reader: BlockReader,
     *,
     before: LogicalTensor,
@@ -28,15 +29,19 @@ def update_bound(
     after: LogicalTensor,
     gradient_noise: float,
 ) -> float:
-    """The norm of the change that `gradient_noise` (a norm) can make to `after`."""
+    """The largest change of one element of `after` by a gradient within its noise (a norm).
+
+    An update changes at most by the share by which its gradient does, and by no more than its sign.
+    """
     reach = _REACH * gradient_noise / math.sqrt(max(1, gradient.volume))
-    total = 0.0
+    eps = torch.finfo(torch_dtype(after.dtype)).eps
+    jump = 0.0
     for start, stop in blocks(after.shape):
-        old = reader.read(before.pieces, before.shape, start, stop).to(torch.float32, copy=True)
-        slope = reader.read(gradient.pieces, gradient.shape, start, stop).to(
-            torch.float32, copy=True
+        old, slope, new = (
+            reader.read(tensor.pieces, tensor.shape, start, stop).to(torch.float32, copy=True)
+            for tensor in (before, gradient, after)
         )
-        change = reader.read(after.pieces, after.shape, start, stop).to(torch.float32) - old
         share = (reach / slope.abs_()).nan_to_num_(nan=0.0).clamp_(max=2.0)
-        total += float(change.mul_(share).double().square().sum())
-    return math.sqrt(total)
+        update = old.sub_(new).abs_().mul_(share)
+        jump = max(jump, float(update.max()), eps * float(new.abs_().max()))
+    return jump

@@ -1,0 +1,39 @@
+# Every target sets up what it needs: `make demo` on a fresh clone is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test lint format bench clean
+.DEFAULT_GOAL := demo
+
+# torch first and by itself: a later resolver run must not choose another build of it.
+$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/core/kernel.c
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	@echo "== a correct run must be silent =="
+	$(BIN)/ttrace demo
+	@echo "== the same with a planted bug: exit code 1 is what we want to see =="
+	$(BIN)/ttrace demo --bug column-input-grad; test $$? -eq 1
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv ttrace-out

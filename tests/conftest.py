@@ -1,0 +1,21 @@
+"""Fixtures that every test may use."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from worker_pool import WorkerPool
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[WorkerPool]:
+    workers = WorkerPool(4)
+    yield workers
+    workers.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Two cores are shared by several processes; and oneDNN may use AMX where it is not allowed."""
+    torch.set_num_threads(1)
+    torch.backends.mkldnn.set_flags(False)
