@@ -14,7 +14,9 @@ In a training script:
 
 from ttrace.attach import attach
 from ttrace.capture.tracer import Tracer
+from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError
+from ttrace.pipeline import check
 
 __version__ = "0.1.0"
-__all__ = ["TTraceError", "Tracer", "__version__", "attach"]
+__all__ = ["CheckResult", "TTraceError", "Tracer", "__version__", "attach", "check"]

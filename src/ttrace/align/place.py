@@ -137,7 +137,8 @@ class Placer:
         shard = _shard(record)
         split = record.id.kind.is_activation and self._batch.splits(shard)
         reordered = split and self._batch.held(shard) == self._batch.sizes[shard[0]]
-        shared = split and not reordered and (local == shape or self._is_shard_of_table(record))
+        shared = split and not reordered
+        shared = shared and (local == shape or self._is_shard_of_table(record, records, shape))
         contributes = record.id.kind is Kind.LOSS and shard in self._batch.samples
         if shared and (record.id.kind.is_gradient_of_activation or not shape):
             contributes = True
@@ -174,11 +175,13 @@ class Placer:
             self._shared[forward] = len(values) > 1 and all(value == values[0] for value in values)
         return self._shared[forward]
 
-    def _is_shard_of_table(self, record: Record) -> bool:
-        """The same for all samples, but other ranks hold other parts of it."""
-        return self._same_for_all_samples(record) and self._peers_differ(
-            self._trace.by_id()[_forward(record.id)]
-        )
+    def _is_shard_of_table(self, record: Record, records: Sequence[Record], shape: Shape) -> bool:
+        """The same for all samples, without a row for each, and other ranks hold other parts."""
+        shard, dim = _shard(record), self._batch.dim
+        per_sample = self._batch.held(shard), self._batch.sizes[shard[0]]
+        if not shape or (record.shape[dim], shape[dim]) == per_sample:
+            return False
+        return self._same_for_all_samples(record) and self._peers_differ(records)
 
     def _outers(self, record: Record, shape: Shape) -> list[Layout]:
         """The logical tensor cut to this microbatch's samples, by each dim that may be it."""

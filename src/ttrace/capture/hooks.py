@@ -134,8 +134,7 @@ class ModuleHooks:
     ) -> None:
         id_ = self._id(call, kind, slot)
         self._recorder.value(id_, tensor, microbatch=call.microbatch, recompute=call.recompute)
-        # A parameter that is passed around has its gradient recorded as a parameter.
-        if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
+        if _expects_gradient(tensor):
             self._watch(call, self._id(call, gradient_kind, slot), tensor)
 
     def _watch(self, call: Call, id_: TensorId, tensor: torch.Tensor) -> None:
@@ -171,6 +170,16 @@ class ModuleHooks:
             return noisy
 
         self._tensor_handles.append(tensor.register_hook(arrived))
+
+
+def _expects_gradient(tensor: torch.Tensor) -> bool:
+    """Parameters passed to a module have theirs recorded as parameters.
+
+    A view made without autograd says that it requires a gradient when its base does, but gets none.
+    """
+    base = tensor._base  # noqa: SLF001  (no public way to ask)
+    detached_view = tensor.is_leaf and base is not None and base.requires_grad
+    return tensor.requires_grad and not detached_view and not isinstance(tensor, nn.Parameter)
 
 
 def _is_callable(module: nn.Module) -> bool:

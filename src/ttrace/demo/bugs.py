@@ -171,7 +171,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="embedding-mask",
         title="the vocabulary-parallel embedding keeps a wrong row for tokens of other ranks",
-        origin="P1, slapo#80",
+        origin="slapo#80",
         culprit="tok_embeddings",
         where="forward",
         plant=_keep_foreign_rows,
@@ -180,7 +180,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="column-input-grad",
         title="the input gradient of a column-parallel MLP is not summed over tp",
-        origin="P9 and R09, torchtitan#1878",
+        origin="torchtitan#1878",
         culprit="layers.1.feed_forward",
         where="backward",
         plant=_do_not_reduce_input_gradient,
@@ -189,7 +189,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="norm-grad-unsynced",
         title="a norm weight's gradient is not summed over tp under sequence parallelism",
-        origin="P11 and R08, Megatron-LM#1446",
+        origin="Megatron-LM#1446",
         culprit="layers.1.ffn_norm",
         where="main_grad",
         plant=_do_not_reduce_norm_gradient,
@@ -199,7 +199,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="dp-scale",
         title="gradients are summed over dp but not divided by it",
-        origin="P4 and R01, Megatron-LM#906",
+        origin="family of Megatron-LM#906",
         culprit="gradient reduction",
         where="main_grad",
         plant=_do_not_divide_by_dp,
@@ -208,7 +208,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="row-bias",
         title="every rank adds the bias of a row-parallel linear before the sum over tp",
-        origin="R16, torchtitan#4245",
+        origin="torchtitan#4245",
         culprit="layers.0.attention.wo",
         where="forward",
         plant=_add_bias_before_reduction,
@@ -217,7 +217,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="rope-positions",
         title="tp rank 1 rotates its queries as if they stood one position later",
-        origin="R24 family, torchtitan#792",
+        origin="family of torchtitan#792",
         culprit="layers.1.attention",
         where="forward",
         plant=_shift_query_positions,
@@ -226,7 +226,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="accumulation-overwrite",
         title="gradients are zeroed before every microbatch, so only the last one counts",
-        origin="R31, DeepSpeed#7981",
+        origin="DeepSpeed#7981",
         culprit="gradient accumulation",
         where="main_grad",
         zero_grad_each_microbatch=True,
@@ -235,7 +235,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="stale-optimizer",
         title="the optimizer was built before sharding and steps on parameters nobody uses",
-        origin="R33, accelerate#2665",
+        origin="accelerate#2665",
         culprit="optimizer step",
         where="update",
         optimizer_before_parallel=True,
@@ -244,7 +244,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="missing-row-reduce",
         title="each tp rank keeps its own partial sum of a row-parallel linear",
-        origin="family of P9: the same missing sum, in the forward pass",
+        origin="family of torchtitan#1878",
         culprit="layers.1.feed_forward.w2",
         where="forward",
         plant=_do_not_reduce_output,

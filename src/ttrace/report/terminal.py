@@ -26,8 +26,11 @@ def print_check(result: CheckResult, console: Console) -> None:
     _say(
         console, headline(result), style=["bold green", "bold red", "bold yellow"][result.exit_code]
     )
-    for culprit in result.culprits[:8]:
-        _say(console, f"  {culprit.where}, {culprit.part}: {culprit.reason}")
+    if len(result.culprits) == 1:
+        _say(console, f"  {result.culprits[0].reason}")
+    else:
+        for culprit in result.culprits[:8]:
+            _say(console, f"  {culprit.where}, {culprit.part}: {culprit.reason}")
     if len(result.culprits) > 8:
         _say(console, f"  and {len(result.culprits) - 8} more places")
     shown = result.failures or result.undecided

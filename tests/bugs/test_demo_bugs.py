@@ -1,0 +1,42 @@
+"""Every planted bug is found and placed; its correct twin is in test_layouts.py and must pass."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tracing import TrainConfig, check, explain, trace_here, trace_in_pool
+from worker_pool import WorkerPool
+
+from ttrace.demo.bugs import BUGS, Bug
+
+PARTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "main_grad": "main gradient",
+    "update": "update",
+}
+CANDIDATE = TrainConfig(dp=2, tp=2, microbatches=2)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def references(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, Path]:
+    """The dtype, and traces of one process, plain and perturbed."""
+    folder = tmp_path_factory.mktemp("reference")
+    config = TrainConfig(microbatches=1, dtype=request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        plain = trace_here(config, folder / "plain", patch)
+        return request.param, plain, trace_here(config, folder / "noisy", patch, noise=1)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_bug_is_found_and_its_place_named(
+    bug: Bug, references: tuple[str, Path, Path], pool: WorkerPool, tmp_path: Path
+) -> None:
+    dtype, plain, noisy = references
+    config = replace(CANDIDATE, dtype=dtype, bug=bug.name)
+    result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), [noisy])
+    assert result.exit_code == 1
+    named = [(culprit.where, culprit.part) for culprit in result.culprits]
+    assert named == [(bug.culprit, PARTS[bug.where])], explain(result)
