@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -67,6 +68,7 @@ class WorkerPool:
 def _serve(pipe: Connection) -> None:
     import torch
 
+    warnings.simplefilter("default")  # frameworks warn about what is none of our business
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
     while True:

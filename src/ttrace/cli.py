@@ -1,19 +1,22 @@
 """The command line: demo, diff, run, check, show, export.
 
-Exit codes: 0 equivalent (or done), 1 not equivalent, 2 could not decide, bad input or bad usage.
+Exit codes: 0 equivalent (or done), 1 not equivalent, 2 could not decide, bad input, bad usage or
+a fault of ours; 130 and 143 when interrupted or told to end.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -52,19 +55,16 @@ Calibration = Annotated[
 
 def main() -> NoReturn:
     """Entry point: every error that was foreseen is one message and exit code 2."""
+    # Not the default, which would leave a traced command running; and as other tools do in a pipe.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.ClickException as error:
-        error.show()
-        code = 2
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        code = 130
+        app(prog_name="ttrace")  # ends the process itself, also after bad usage
     except (TTraceError, OSError) as error:
-        _console(stderr=True).print(
-            f"ttrace: {error}", markup=False, highlight=False, soft_wrap=True
-        )
-        code = 2
-    sys.exit(code or 0)
+        _say(f"ttrace: {error}", stderr=True)
+    except Exception:  # noqa: BLE001  (Python's own exit code would say: not equivalent)
+        traceback.print_exc()
+    sys.exit(2)
 
 
 @app.command()
@@ -154,10 +154,10 @@ def run(
     faults = [
         fault for found in trace.ranks.values() if found.summary for fault in found.summary.faults
     ]
-    _console().print(
+    _say(
         f"{len(trace.by_id())} tensors from {len(trace.ranks)} of {trace.world_size} ranks in "
         f"{folder}",
-        highlight=False,
+        stderr=json_file == "-",
     )
     _write_json(json_file, {"trace": str(folder), "tensors": len(trace.by_id()), "faults": faults})
     if unfinished or trace.missing_ranks or faults:
@@ -213,9 +213,7 @@ def export(
     from ttrace import inspection
 
     facts = inspection.export(trace, tensor, file)
-    _console(stderr=json_file == "-").print(
-        f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", highlight=False, markup=False
-    )
+    _say(f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", stderr=json_file == "-")
     _write_json(json_file, facts)
 
 
@@ -289,35 +287,44 @@ def _check(reference: Path, candidate: Path, perturbed: Sequence[Path]) -> Check
 def _finish(result: CheckResult, folder: Path | None, json_file: str | None) -> NoReturn:
     from ttrace.report.terminal import print_check
 
-    console = _console(stderr=json_file == "-")
-    print_check(result, console)
     if folder is not None:
-        (folder / "result.json").write_text(json.dumps(result.to_json(), indent=1))
-        console.print(
-            f"traces and result.json in {folder}", highlight=False, markup=False, soft_wrap=True
-        )
+        _write_json(str(folder / "result.json"), result.to_json())
+    print_check(result, _console(stderr=json_file == "-"))
+    if folder is not None:
+        _say(f"traces and result.json in {folder}", stderr=json_file == "-")
     _write_json(json_file, result.to_json())
     raise typer.Exit(result.exit_code)
 
 
 def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
     for bug in bugs:
-        _console().print(
-            f"{bug.name:<24} {bug.title} ({bug.origin})",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        _say(f"{bug.name:<24} {bug.title} ({bug.origin})", stderr=json_file == "-")
     _write_json(
         json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs]
     )
 
 
 def _write_json(target: str | None, data: object) -> None:
+    if target is None:
+        return
+    text = json.dumps(_strict(data), indent=1, allow_nan=False) + "\n"
     if target == "-":
-        sys.stdout.write(json.dumps(data, indent=1) + "\n")
-    elif target is not None:
-        Path(target).write_text(json.dumps(data, indent=1))
+        sys.stdout.write(text)
+    else:
+        Path(target).write_text(text)
+
+
+def _strict(data: Any) -> Any:
+    """JSON has no NaN and no infinity: they become the strings "nan" and "inf"."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: _strict(value) for key, value in data.items()}
+    return [_strict(value) for value in data] if isinstance(data, list) else data
+
+
+def _say(text: str, *, stderr: bool = False) -> None:
+    _console(stderr=stderr).print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ttrace.align import align_one
@@ -131,7 +132,10 @@ def export(path: Path, name: str, file: Path) -> dict[str, Any]:
             box = tuple(slice(low, high) for low, high in zip(start, stop, strict=True))
             whole[box] = reader.read(tensor.pieces, tensor.shape, start, stop)
         reader.finish(tensor)
-    save_file({name: whole}, file)
+    try:
+        save_file({name: whole}, file)
+    except SafetensorError as error:
+        raise UsageError(f"cannot write {file}: {error}; choose another place") from error
     return {
         "id": name,
         "file": str(file),

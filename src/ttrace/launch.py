@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
+import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.errors import CommandFailed, UsageError
 
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
+_POLL_SECONDS = 0.05  # chosen: not noticed by a person
 _LAST_LINES = 20  # chosen: a Python traceback fits
 
 
@@ -30,7 +34,7 @@ class TracedRun:
 
     @property
     def log(self) -> Path:
-        return self.folder.with_name(f"{self.folder.name}.log")
+        return self.folder / "output.log"
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -59,7 +63,8 @@ def run_traced(run: TracedRun) -> None:
     environment.pop(ENV_NOISE, None)
     if run.noise is not None:
         environment[ENV_NOISE] = str(run.noise)
-    with run.log.open("wb") as log:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with run.log.open("xb") as log:
         try:
             process = subprocess.Popen(
                 run.command,
@@ -71,43 +76,65 @@ def run_traced(run: TracedRun) -> None:
                 start_new_session=True,
             )
         except OSError as error:
+            run.log.unlink()  # nothing ran: the folder stays empty for the next try
+            words = [run.command] if isinstance(run.command, str) else run.command
             raise CommandFailed(
-                f"the {run.name} command could not be started: {error.strerror}: {run.command}"
+                f"the {run.name} command could not be started: {error.strerror}: "
+                f"{shlex.join(words)}; expected a program and its arguments"
             ) from error
         try:
             code = process.wait(timeout=run.timeout_seconds)
         except subprocess.TimeoutExpired:
             raise CommandFailed(
                 f"the {run.name} command did not end within {run.timeout_seconds:g} s and was "
-                f"stopped; a "
-                f"collective that one rank never entered hangs like this. Raise --timeout if it is "
-                f"merely slow. {_tail(run)}"
+                f"stopped; a collective that one rank never entered hangs like this. Raise "
+                f"--timeout if it is merely slow. {_tail(run)}"
             ) from None
         finally:
-            _stop(process)
+            _stop(process, environment[ENV_OUT])
     if code != 0:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        how = f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
         raise CommandFailed(f"the {run.name} command {how}. {_tail(run)}")
-    if not run.folder.is_dir() or not any(run.folder.iterdir()):
+    if not any(run.folder.glob("rank-*")):
         raise CommandFailed(
             f"the {run.name} command ended well but recorded nothing: its script must call "
             f"`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
-            f"tracer.step():`. "
-            f"{_tail(run)}"
+            f"tracer.step():`. {_tail(run)}"
         )
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the command's whole process group: ranks must not outlive their launcher."""
-    for sign, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
-        try:
+def _stop(process: subprocess.Popen[bytes], folder: str) -> None:
+    """End the command's process group; when it did not end by itself, all that it started."""
+    overdue = process.poll() is None
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            return
-        try:
-            process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            continue
+        for pid in _heirs(folder) if overdue else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while overdue and time.monotonic() < deadline:
+            if process.poll() is not None and not _heirs(folder):
+                break
+            time.sleep(_POLL_SECONDS)
+
+
+def _heirs(folder: str) -> list[int]:
+    """Processes that inherited this run's environment: torchrun's ranks leave its group."""
+    mark = f"{ENV_OUT}={folder}".encode()
+    heirs = []
+    for path in Path("/proc").glob("[0-9]*/environ"):  # on Linux; elsewhere there are none
+        with suppress(OSError):
+            if mark in path.read_bytes().split(b"\0"):
+                heirs.append(int(path.parent.name))
+    return [pid for pid in heirs if pid != os.getpid()]
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _tail(run: TracedRun) -> str:

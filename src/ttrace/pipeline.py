@@ -23,6 +23,13 @@ from ttrace.tolerance import Yardstick, tolerances
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
+# The run to blame for what is not there, unless its recording had faults: then nobody knows.
+_LACKING = {
+    Verdict.MISSING: "candidate",
+    Verdict.INCOMPLETE: "candidate",
+    Verdict.EXTRA: "reference",
+}
+
 
 def check(
     reference: Path | str,
@@ -43,8 +50,9 @@ def check(
         ]
         aligned, measured, scale_note = _measure(ours, theirs, spans, "candidate", report)
         allowed = tolerances(_yardsticks(aligned, noise, BlockReader(spans[id(ours)])))
+    faults = {"reference": _faults(ours), "candidate": _faults(theirs)}
     results = tuple(
-        _verdict(alignment, measured.get(alignment.id), allowed, order)
+        _verdict(alignment, measured.get(alignment.id), allowed, order, faults)
         for order, alignment in enumerate(aligned.tensors)
         if not alignment.stored_elsewhere
     )
@@ -147,6 +155,7 @@ def _verdict(
     measured: Measured | None,
     allowed: Mapping[TensorId, Tolerance],
     order: int,
+    faults: Mapping[str, Sequence[str]],
 ) -> TensorResult:
     pair = _pair(alignment)
     if pair is not None and measured is not None:
@@ -165,6 +174,10 @@ def _verdict(
     else:
         gaps = ", ".join(str(gap) for gap in candidate.gaps[:3])
         verdict, note = Verdict.INCOMPLETE, f"no rank holds {gaps} of {list(reference.shape)}"
+    lacking = _LACKING.get(verdict, "")
+    if faults.get(lacking):
+        verdict = Verdict.UNDECIDED
+        note += f", but the {lacking} could not be recorded whole: {faults[lacking][0]}"
     side = candidate or reference
     return TensorResult(
         id=alignment.id,
@@ -197,7 +210,7 @@ def _require_comparable(reference: Trace, candidate: Trace, noisy: Sequence[Trac
         raise CannotCompare(
             f"no tensor of {reference.path} is in {candidate.path}: "
             f"{_some_modules(reference)} against {_some_modules(candidate)}; are they the same "
-            f"model?"
+            "model?"
         )
 
 
@@ -212,10 +225,8 @@ def _require_whole(what: str, trace: Trace) -> None:
     if unfinished:
         raise CannotCompare(
             f"rank(s) {_listed(unfinished)} of the {what} {trace.path} did not come to the end "
-            f"of the last "
-            "step: the run was killed, failed, or its disk was full; look at its log, then run "
-            "it again "
-            "(`ttrace show` reads what was recorded)"
+            "of the last step: the run was killed, failed, or its disk was full; look at its log, "
+            "then run it again (`ttrace show` reads what was recorded)"
         )
     if not trace.by_id():
         raise CannotCompare(
@@ -241,8 +252,13 @@ def _coverage(trace: Trace) -> Coverage:
         hooks_expected=sum(s.hooks_expected for s in summaries),
         hooks_fired=sum(s.hooks_fired for s in summaries),
         unfired=tuple(sorted({id_ for s in summaries for id_ in s.unfired})),
-        faults=tuple(dict.fromkeys(fault for s in summaries for fault in s.faults)),
+        faults=_faults(trace),
     )
+
+
+def _faults(trace: Trace) -> tuple[str, ...]:
+    summaries = [rank.summary for rank in trace.ranks.values() if rank.summary is not None]
+    return tuple(dict.fromkeys(fault for s in summaries for fault in s.faults))
 
 
 def _trace_notes(trace: Trace) -> list[str]:

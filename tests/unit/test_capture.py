@@ -169,7 +169,7 @@ class TestLoss:
             (lambda loss: torch.autograd.backward([loss]), True),
             (lambda loss: torch.autograd.backward(iter([loss])), True),
             (lambda loss: torch.autograd.backward((loss,), grad_tensors=[None]), True),
-            (lambda loss: torch.autograd.backward(get_gradient_edge(loss), torch.ones(())), False),
+            (lambda loss: torch.autograd.backward(get_gradient_edge(loss)), False),
             (lambda loss: torch.autograd.backward([get_gradient_edge(loss)], [None]), False),
         ],
         ids=["list", "iterator", "pipeline", "edge", "edges"],

@@ -101,6 +101,7 @@ def recomputed(trace: Recorded) -> Counter[tuple[str, int]]:
 CASES = [(body, block) for body in BODIES] + [
     (body, twice) for body in ("module", "same input twice", "function of its own input")
 ]
+REGIONS = [(region, order) for region in (reentrant, whole) for order in ORDERS]
 Traced = Callable[..., Recorded]
 
 
@@ -116,9 +117,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     return made
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("region", "order"), [*REGIONS, (early, "F0F1B0B1")])
 @pytest.mark.parametrize(("body", "part"), CASES)
-@pytest.mark.parametrize("region", [reentrant, whole, early])
 class TestTwoMicrobatches:
     @pytest.fixture
     def traces(

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
@@ -121,13 +121,8 @@ def print_tensor(
         role = "recomputed" if piece.recompute else role
         role = f"term of a sum ({len(piece.records)})" if len(piece.records) > 1 else role
         for record in piece.records:
-            table.add_row(
-                str(record.rank),
-                str(record.microbatch),
-                role,
-                str(piece.layout),
-                str(list(record.shape)),
-            )
+            cells = (record.rank, record.microbatch, role, piece.layout, list(record.shape))
+            table.add_row(*(_cell(str(cell)) for cell in cells))
     console.print(table)
     if len(rows) > 64:
         _say(console, f"and {len(rows) - 64} more pieces")
@@ -147,14 +142,19 @@ def _table(results: tuple[TensorResult, ...]) -> Table:
         relative = None if result.statistics is None else result.statistics.relative_error
         colour = _COLOURS.get(result.verdict, "red")
         table.add_row(
-            escape(str(result.id)),
-            f"[{colour}]{result.verdict.value}[/]",
+            _cell(str(result.id)),
+            _cell(result.verdict.value, style=colour),
             _number(result.ratio),
             _number(relative),
             _number(result.error_eps),
-            escape(result.note),
+            _cell(result.note),
         )
     return table
+
+
+def _cell(text: str, style: str = "") -> Text:
+    """Text as it is: names may look like markup, and layouts do."""
+    return Text(_printable(text), style=style)
 
 
 def _number(value: float | None) -> str:
@@ -190,4 +190,11 @@ def _few(names: tuple[str, ...]) -> str:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        _printable(text), style=style, markup=False, emoji=False, highlight=False, soft_wrap=True
+    )
+
+
+def _printable(text: str) -> str:
+    """Control characters of a stranger's trace must not reach the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

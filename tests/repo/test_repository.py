@@ -1,0 +1,131 @@
+"""The repository keeps its promises: the README's tree and commands, public names, import rules."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ttrace
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+LISTED = ("src", "benchmarks", "examples")
+FRAMEWORK_PARTS = ("torch.distributed.tensor", "torch.distributed.fsdp", "torch.nn.parallel")
+
+
+def readme_tree() -> dict[str, str]:
+    block = README.split("## The tree")[1].split("```text\n")[1].split("```")[0]
+    return dict(line.split(None, 1) for line in block.splitlines() if line.strip())
+
+
+def repository_files() -> set[str]:
+    ignored = ("__pycache__", ".so", ".json", ".egg-info")
+    return {
+        str(file.relative_to(ROOT))
+        for folder in LISTED
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and not any(part in str(file) for part in ignored)
+    }
+
+
+def test_readme_tree_lists_every_file_and_nothing_else() -> None:
+    listed = {path for path in readme_tree() if path.startswith(tuple(f"{f}/" for f in LISTED))}
+    assert listed == repository_files()
+
+
+def test_readme_tree_entries_exist() -> None:
+    assert [path for path in readme_tree() if not (ROOT / path).exists()] == []
+
+
+def test_public_names_are_sorted_and_in_the_readme() -> None:
+    assert ttrace.__all__ == sorted(ttrace.__all__)
+    for name in ttrace.__all__:
+        assert hasattr(ttrace, name)
+        assert f"`{name}`" in README
+
+
+def imports_of(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def framework_imports(file: Path) -> set[str]:
+    return {name for name in imports_of(file) if name.startswith(FRAMEWORK_PARTS)}
+
+
+def test_frameworks_are_imported_only_in_adapters_and_the_demo() -> None:
+    allowed = {ROOT / "src/ttrace/adapters", ROOT / "src/ttrace/demo"}
+    guilty = {
+        file.name: found
+        for file in (ROOT / "src").rglob("*.py")
+        if not allowed & set(file.parents) and (found := framework_imports(file))
+    }
+    assert guilty == {}
+
+
+def test_framework_imports_would_be_found() -> None:
+    assert framework_imports(ROOT / "src/ttrace/adapters/native.py")
+
+
+def test_no_pickle_in_the_package() -> None:
+    for file in (ROOT / "src").rglob("*.py"):
+        assert not {"pickle", "torch.load", "torch.save"} & imports_of(file), file
+        assert "torch.load(" not in file.read_text(), file
+
+
+def shown_commands(text: str) -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def test_readme_demo_output_is_what_the_demo_prints(tmp_path: Path) -> None:
+    """Numbers depend on the CPU; the words, the tensors and their order do not."""
+    shown = README.split("<!-- output of: ttrace demo --bug column-input-grad -->")[1]
+    shown = shown.split("```text\n")[1].split("```")[0]
+    command = [sys.executable, "-m", "ttrace", "demo", "--bug", "column-input-grad"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert _words(done.stdout)[: len(_words(shown))] == _words(shown)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split() if not re.fullmatch(r"[\d.e+-]+", word)]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (1, 0, "EQUIVALENT: all"),
+        (2, 1, "NOT EQUIVALENT: gradient reduction, main gradient"),
+    ],
+    ids=["correct", "wrong-average"],
+)
+def test_readme_diff_commands_run(command: int, code: int, says: str, tmp_path: Path) -> None:
+    commands = [line for line in shown_commands(README) if not line.startswith("make")]
+    line = f"{commands[command - 1]} --out {tmp_path / 'out'}"
+    folder = Path(sys.executable).parent
+    done = subprocess.run(
+        line.replace("ttrace diff", f"{sys.executable} -m ttrace diff", 1),
+        shell=True,
+        cwd=ROOT,
+        env={"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": "src", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert says in done.stdout
+
+
+def test_every_command_of_the_readme_is_run_by_a_test() -> None:
+    assert len(shown_commands(README)) == 3  # make demo, and the two above
