@@ -9,7 +9,6 @@ import argparse
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -46,15 +45,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of the second linear's output")
     parser.add_argument("--names", nargs=2, default=["first", "second"], help="of the linears")
+    parser.add_argument("--seed", type=int, default=0, help="of the parameters and the data")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--nan", action="store_true", help="in the second linear's output")
     parser.add_argument("--empty", action="store_true", help="with a parameter of no element")
     parser.add_argument("--fail", action="store_true", help="inside the step, exit code 3")
     parser.add_argument("--kill", action="store_true", help="by SIGKILL inside the step")
-    parser.add_argument("--hang", action="store_true", help="inside the step")
-    parser.add_argument(
-        "--light", action="store_true", help="no optimizer: torch has seconds less to load"
-    )
+    parser.add_argument("--light", action="store_true", help="no optimizer: torch loads faster")
     parser.add_argument("--no-attach", action="store_true")
     parser.add_argument("--save", type=Path, help="write the trained weights here")
     return parser.parse_args(arguments)
@@ -62,7 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     flags = parse(arguments)
-    torch.manual_seed(0)
+    torch.manual_seed(flags.seed)
     model = Tiny(flags.names)
     x, y = torch.randn(6, 4), torch.randn(6, 4)
     model.get_submodule(flags.names[1]).scale = float("nan") if flags.nan else flags.scale
@@ -72,17 +69,26 @@ def main(arguments: list[str]) -> None:
     tracer = OffTracer() if flags.no_attach else ttrace.attach(model, optimizer)
     for _ in range(flags.steps):
         with tracer.step():
+            model.zero_grad()
             loss = (model(x) - y).square().mean()
             if flags.empty:
                 loss = loss + model.nothing.sum()
             loss.backward()
             misbehave(flags)
-            if optimizer is not None:
-                optimizer.step()
-                optimizer.zero_grad()
+            update(model, optimizer)
     if flags.save:
         torch.save(model.state_dict(), flags.save)
     print(f"loss {loss.item():.4f}")
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    if optimizer is not None:
+        optimizer.step()
+        return
+    with torch.no_grad():
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter -= 0.1 * parameter.grad
 
 
 def misbehave(flags: argparse.Namespace) -> None:
@@ -91,8 +97,6 @@ def misbehave(flags: argparse.Namespace) -> None:
         sys.exit(3)
     if flags.kill:
         os.kill(os.getpid(), signal.SIGKILL)
-    if flags.hang:
-        time.sleep(600)
 
 
 def record(folder: Path, *flags: str, noise: int | None = None, steps: int = 1) -> Path:

@@ -73,6 +73,7 @@ def demo(
     list_bugs: Annotated[bool, typer.Option("--list-bugs", help="Show the bugs and exit.")] = False,  # noqa: FBT002
     out: Annotated[Path | None, typer.Option(help="Folder for traces and result.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda; all ranks share one.")] = "cpu",
     json_file: Json = None,
 ) -> None:
     """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
@@ -88,7 +89,9 @@ def demo(
         )
     if dtype not in ("float32", "bfloat16"):
         raise UsageError(f"--dtype must be float32 or bfloat16, found {dtype!r}")
-    script = [sys.executable, "-m", "ttrace.demo.train", "--dtype", dtype]
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"--device must be cpu or cuda, found {device!r}")
+    script = [sys.executable, "-m", "ttrace.demo.train", "--dtype", dtype, "--device", device]
     reference = [*script, "--microbatches", "1"]
     candidate = [*script, "--dp", "2", "--tp", "2", "--microbatches", "2"]
     if bug is not None:

@@ -205,10 +205,12 @@ def _require_comparable(reference: Trace, candidate: Trace, noisy: Sequence[Trac
             f"the reference {reference.path} has steps {list(reference.steps)}, the candidate "
             f"{candidate.path} has {list(candidate.steps)}; record the same number with --steps"
         )
-    common = set(reference.by_id()) & set(candidate.by_id())
+    # The root's tensors have the same ids in all models; they count where there is nothing else.
+    ours, theirs = _modules(reference), _modules(candidate)
+    common = ours & theirs if ours and theirs else set(reference.by_id()) & set(candidate.by_id())
     if not common:
         raise CannotCompare(
-            f"no tensor of {reference.path} is in {candidate.path}: "
+            f"no module of {reference.path} is in {candidate.path}: "
             f"{_some_modules(reference)} against {_some_modules(candidate)}; are they the same "
             "model?"
         )
@@ -229,13 +231,16 @@ def _require_whole(what: str, trace: Trace) -> None:
             "then run it again (`ttrace show` reads what was recorded)"
         )
     if not trace.by_id():
-        raise CannotCompare(
-            f"the {what} {trace.path} holds no tensor: no step ran inside `with tracer.step():`"
-        )
+        why = next(iter(_faults(trace)), "no step ran inside `with tracer.step():`")
+        raise CannotCompare(f"the {what} {trace.path} holds no tensor: {why}")
+
+
+def _modules(trace: Trace) -> set[str]:
+    return {id_.module for id_ in trace.by_id() if id_.module}
 
 
 def _some_modules(trace: Trace) -> str:
-    modules = sorted({id_.module for id_ in trace.by_id() if id_.module})
+    modules = sorted(_modules(trace)) or ["only the model itself"]
     return ", ".join(modules[:3]) + (" ..." if len(modules) > 3 else "")
 
 

@@ -38,6 +38,7 @@ class Plan:
     groups: tuple[tuple[int, ...], ...]  # number d * microbatches + m
     tp_is_fast: bool = True
     knows_batch: bool = True
+    recomputed: tuple[tuple[TensorId, int], ...] = ()  # id, microbatch
 
     @property
     def microbatches(self) -> int:
@@ -64,7 +65,7 @@ class Tensor:
 
     id: TensorId
     values: torch.Tensor
-    role: str = "batch"  # batch | shared | sum (over samples) | param
+    role: str = "batch"  # batch | shared | sum or mean (over samples) | param
     style: str = (
         "replicated"  # what tensor parallelism does: replicated | known | inferred | partial
     )
@@ -80,8 +81,8 @@ class Tensor:
         if self.role in ("shared", "param"):
             return self.values
         held = self.values[list(samples)]
-        if self.role == "sum":
-            return held.sum(0).to(self.values.dtype)
+        if self.role in ("sum", "mean"):
+            return (held.sum(0) if self.role == "sum" else held.mean(0)).to(self.values.dtype)
         if self.form == "flat":
             return held.flatten(0, 1)
         return held.transpose(0, 1) if self.form == "sequence first" else held
@@ -146,6 +147,8 @@ def write(root: Path, plan: Plan, tensors: list[Tensor], change: Changed = keep)
                 kept = change(record, local)
                 if kept is not None:
                     writer.write(record, kept)
+                if (tensor.id, m) in plan.recomputed:
+                    writer.write(replace(record, recompute=True), local)
         writer.close(SUMMARY)
     return Trace.open(root)
 

@@ -10,7 +10,6 @@ import itertools
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -21,8 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core import blocks as blocks_module
-from ttrace.core.blocks import BlockReader, blocks
+from ttrace.core.blocks import BlockReader, blocks, split_dim
 from ttrace.core.coverage import disjoint_covers, find_gaps
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, normalise
@@ -35,16 +33,13 @@ from ttrace.errors import LayoutError
 SUMMARY = Summary(steps=1, hooks_expected=0, hooks_fired=0)
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 
-Indices = tuple[np.ndarray, ...]
-Split = Callable[[int], tuple[Layout, np.ndarray]]
-
 
 @dataclass(frozen=True)
 class Part:
     """A layout and what it must mean."""
 
     layout: Layout
-    indices: Indices
+    indices: tuple[np.ndarray, ...]
 
     def replaced(self, dim: int, layout: Layout, indices: np.ndarray) -> Part:
         return Part(layout, (*self.indices[:dim], indices, *self.indices[dim + 1 :]))
@@ -131,18 +126,17 @@ def partitions(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> list[Pa
 
 
 def expand(layout: Layout) -> list[list[int]]:
-    return [
-        [-1 if run.start is None else run.start + i for run in runs for i in range(run.length)]
-        for runs in layout.runs
-    ]
+    def of(run: Run) -> list[int]:
+        return [-1 if run.start is None else run.start + i for i in range(run.length)]
+
+    return [[index for run in runs for index in of(run)] for runs in layout.runs]
 
 
 def is_canonical(layout: Layout) -> bool:
-    return all(run.length > 0 for runs in layout.runs for run in runs) and not any(
-        (a.start is None and b.start is None)
-        or (a.start is not None and b.start is not None and a.start + a.length == b.start)
-        for runs in layout.runs
-        for a, b in itertools.pairwise(runs)
+    runs = [run for dim in layout.runs for run in dim]
+    neighbours = [pair for dim in layout.runs for pair in itertools.pairwise(dim)]
+    return all(run.length > 0 for run in runs) and not any(
+        b.start == (None if a.start is None else a.start + a.length) for a, b in neighbours
     )
 
 
@@ -154,13 +148,8 @@ def test_every_split_holds_the_indices_of_the_oracle(parts: list[Part]) -> None:
         assert part.layout.local_shape == tuple(map(len, part.indices))
         assert part.layout.volume == part.holds().sum()
         assert is_canonical(part.layout)
-        assert part.layout.is_full == (
-            part.indices != ()
-            and all(
-                held.tolist() == list(range(size))
-                for held, size in zip(part.indices, part.layout.shape, strict=True)
-            )
-        )
+        whole_shape = [list(range(size)) for size in part.layout.shape]
+        assert part.layout.is_full == (expand(part.layout) == whole_shape)
 
 
 @given(partitions(), st.lists(st.sampled_from(["tp", "cp", "ep"])))
@@ -218,22 +207,24 @@ def test_grouped_heads_of_a_fused_projection() -> None:
 
 
 FULL = Layout.full((8, 4))
+HALF = FULL.shard(0, 0, 2)
+
+
+def interleaved(*sizes: int, i: int = 0) -> Layout:
+    return FULL.interleaved(0, sizes, i, 2)
+
+
+def of_size_8(*runs: tuple[Run, ...]) -> Layout:
+    return Layout(shape=(8,), runs=runs)
+
+
 NONSENSE: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "negative start": (lambda: Run(-1, 2), lambda: Run(0, 2)),
     "negative length": (lambda: Run(0, -1), lambda: Run(0, 0)),
-    "too few runs": (
-        lambda: Layout(shape=(2, 2), runs=((Run(0, 2),),)),
-        lambda: Layout(shape=(2, 2), runs=((Run(0, 2),), (Run(0, 2),))),
-    ),
-    "run leaves the shape": (
-        lambda: Layout(shape=(2,), runs=((Run(1, 2),),)),
-        lambda: Layout(shape=(2,), runs=((Run(1, 1),),)),
-    ),
     "negative size": (lambda: Layout.full((-1,)), lambda: Layout.full((0,))),
-    "take leaves the shard": (
-        lambda: FULL.shard(0, 0, 2).take(0, [Run(3, 2)]),
-        lambda: FULL.shard(0, 0, 2).take(0, [Run(3, 1)]),
-    ),
+    "too many dims": (lambda: of_size_8((), ()), lambda: of_size_8(())),
+    "leaves the tensor": (lambda: of_size_8((Run(7, 2),)), lambda: of_size_8((Run(7, 1),))),
+    "leaves the shard": (lambda: HALF.take(0, [Run(3, 2)]), lambda: HALF.take(0, [Run(3, 1)])),
     "no such dim": (lambda: FULL.shard(2, 0, 2), lambda: FULL.shard(1, 0, 2)),
     "dim from the end": (lambda: FULL.take(-1, []), lambda: FULL.take(1, [])),
     "shard beyond the axis": (lambda: FULL.shard(0, 2, 2), lambda: FULL.shard(0, 1, 2)),
@@ -241,56 +232,38 @@ NONSENSE: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "axis of size zero": (lambda: FULL.shard(0, 0, 0), lambda: FULL.shard(0, 0, 1)),
     "zigzag does not divide": (lambda: FULL.zigzag(0, 0, 3), lambda: FULL.zigzag(0, 0, 2)),
     "zigzag beyond the axis": (lambda: FULL.zigzag(0, 2, 2), lambda: FULL.zigzag(0, 1, 2)),
-    "sections do not sum": (
-        lambda: FULL.interleaved(0, (4, 2), 0, 2),
-        lambda: FULL.interleaved(0, (4, 4), 0, 2),
-    ),
-    "sections do not divide": (
-        lambda: FULL.interleaved(0, (5, 3), 0, 2),
-        lambda: FULL.interleaved(0, (6, 2), 0, 2),
-    ),
-    "sections beyond the axis": (
-        lambda: FULL.interleaved(0, (4, 4), 2, 2),
-        lambda: FULL.interleaved(0, (4, 4), 1, 2),
-    ),
+    "sections do not sum": (lambda: interleaved(4, 2), lambda: interleaved(4, 4)),
+    "sections do not divide": (lambda: interleaved(5, 3), lambda: interleaved(6, 2)),
+    "sections beyond the axis": (lambda: interleaved(4, 4, i=2), lambda: interleaved(4, 4, i=1)),
     "crop makes it larger": (lambda: FULL.crop(0, 9), lambda: FULL.crop(0, 8)),
-    "then of another shape": (lambda: FULL.then(FULL.crop(0, 6)), lambda: FULL.then(FULL)),
+    "then of another shape": (lambda: HALF.then(FULL), lambda: FULL.then(HALF)),
 }
 
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_is_refused_and_its_sane_twin_is_not(name: str) -> None:
-    nonsense, sane = NONSENSE[name]
-    sane()
+    NONSENSE[name][1]()
     with pytest.raises(LayoutError):
-        nonsense()
-
-
-@contextmanager
-def block_budget(elements: int) -> Iterator[None]:
-    """Blocks of a few elements, so that small tensors are walked as large ones are."""
-    with (
-        mock.patch.object(blocks_module.blocks, "__defaults__", (elements,)),
-        mock.patch.object(blocks_module.split_dim, "__defaults__", (elements,)),
-    ):
-        yield
+        NONSENSE[name][0]()
 
 
 def put_back(
     pieces: Sequence[tuple[Layout, list[torch.Tensor]]], shape: tuple[int, ...], budget: int
 ) -> torch.Tensor:
-    """The logical tensor, read block by block from a trace with these tensors."""
-    with tempfile.TemporaryDirectory() as folder, block_budget(budget):
+    """The logical tensor, read in blocks of `budget` elements from a trace with these tensors."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(blocks, "__defaults__", (budget,)),
+        mock.patch.object(split_dim, "__defaults__", (budget,)),
+    ):
         writer = TraceWriter(Path(folder), RankInfo(rank=0, world_size=1))
         written = []
         for layout, terms in pieces:
-            records = []
-            for term in terms:
-                id_ = TensorId(step=0, module=f"m{len(written)}", kind=Kind.OUTPUT)
-                about = {"dtype": dtype_name(term.dtype), "shape": tuple(term.shape)}
-                record = Record(id=id_, rank=0, sequence=0, layout=layout, **about)
-                records.append(writer.write(record, term))
-            written.append(Piece(layout=layout, records=tuple(records)))
+            about = {"dtype": dtype_name(terms[0].dtype), "shape": tuple(terms[0].shape)}
+            id_ = TensorId(step=0, module=f"m{len(written)}", kind=Kind.OUTPUT)
+            record = Record(id=id_, rank=0, sequence=0, layout=layout, **about)
+            records = tuple(writer.write(record, term) for term in terms)
+            written.append(Piece(layout=layout, records=records))
         writer.close(SUMMARY)
         tensor = assemble(shape, written)
         assert (tensor.gaps, tensor.replicas) == ((), ())
@@ -318,11 +291,9 @@ def test_what_was_split_is_put_back(data: st.DataObject) -> None:
     pieces = []
     for part in data.draw(partitions(shape)):
         local = cut(logical.to(data.draw(st.sampled_from(DTYPES))), part)
-        terms, layout = data.draw(st.integers(1, 3)), part.layout
-        pieces.append((layout.summed_over("tp") if terms > 1 else layout, [local]))
-        for term in range(1, terms):
-            pieces[-1][1].append(torch.full_like(local, term))
-            pieces[-1][1][0] -= term
+        others = list(range(1, data.draw(st.integers(1, 3))))
+        terms = [local - sum(others), *(torch.full_like(local, other) for other in others)]
+        pieces.append((part.layout.summed_over(*(["tp"] if others else [])), terms))
     result = put_back(pieces, shape, data.draw(st.sampled_from([1, 3, 8, 1 << 20])))
     assert result.tolist() == logical.tolist()
 

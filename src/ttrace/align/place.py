@@ -282,11 +282,15 @@ class Placer:
 
     def _contributions(self, terms: Sequence[_Term]) -> Iterator[Piece]:
         """What every microbatch adds to, summed over all of them, once for every replica."""
-        columns: dict[object, dict[_Group, list[_Term]]] = defaultdict(lambda: defaultdict(list))
+        columns: dict[tuple[Layout, bool], dict[_Group, list[_Term]]] = defaultdict(dict)
         for term in terms:
-            recompute = term.records[0].recompute
-            columns[term.layout, recompute][self._group(term.records[0])].append(term)
-        for groups in columns.values():
+            groups = columns[term.layout, term.records[0].recompute]
+            groups.setdefault(self._group(term.records[0]), []).append(term)
+        for (layout, recompute), groups in columns.items():
+            if recompute:  # microbatches that were not recomputed keep their original
+                groups |= {
+                    g: o for g, o in columns.get((layout, False), {}).items() if g not in groups
+                }
             for nth in range(max(len(group) for group in groups.values())):
                 # Groups may have replicas in different numbers.
                 column = [group[min(nth, len(group) - 1)] for group in groups.values()]

@@ -64,6 +64,7 @@ class TrainConfig:
     seed: int = 0
     bug: str | None = None
     port: int | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if min(self.dp, self.tp, self.microbatches, self.layers, self.steps) < 1:
@@ -116,7 +117,7 @@ def build(
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The parallel model and its optimizer, with the bug planted if one is named."""
     sizes = ModelConfig(n_layers=config.layers, tied=config.tied)
-    whole = build_model(sizes, seed=config.seed, dtype=DTYPES[config.dtype])
+    whole = build_model(sizes, seed=config.seed, dtype=DTYPES[config.dtype]).to(config.device)
     model: nn.Module = whole
     optimized = list(whole.parameters())
     if mesh is not None:
@@ -137,7 +138,7 @@ def microbatches(config: TrainConfig, mesh: DeviceMesh | None, step: int) -> lis
     """This rank's contiguous samples of the step's global batch; tp ranks share theirs."""
     generator = torch.Generator().manual_seed(config.seed * 100_003 + step)
     shape = (GLOBAL_BATCH, SEQUENCE + 1)
-    tokens = torch.randint(ModelConfig().vocab_size, shape, generator=generator)
+    tokens = torch.randint(ModelConfig().vocab_size, shape, generator=generator).to(config.device)
     mine = tokens.chunk(config.dp)[mesh.get_local_rank("dp") if mesh else 0]
     return [(part[:, :-1], part[:, 1:]) for part in mine.chunk(config.microbatches)]
 
@@ -149,7 +150,7 @@ def forward_backward(
     config: TrainConfig,
 ) -> Tensor:
     """Accumulates the gradients of all microbatches; returns the rank's mean loss."""
-    total = torch.zeros(())
+    total = torch.zeros((), device=config.device)
     for index, (tokens, targets) in enumerate(batches):
         if config.planted and config.planted.zero_grad_each_microbatch:
             optimizer.zero_grad()
@@ -200,7 +201,8 @@ def run_rank(rank: int, config: TrainConfig, init_method: str) -> None:
         timeout=COLLECTIVE_TIMEOUT,
     )
     try:
-        train(config, init_device_mesh("cpu", (config.dp, config.tp), mesh_dim_names=("dp", "tp")))
+        sizes = (config.dp, config.tp)
+        train(config, init_device_mesh(config.device, sizes, mesh_dim_names=("dp", "tp")))
     finally:
         dist.destroy_process_group()
 
@@ -236,6 +238,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     for name in ("dp", "tp", "microbatches", "layers", "steps", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(default, name), metavar="N")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default=default.dtype)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=default.device)
     parser.add_argument("--tied", action="store_true", help="share embedding and output weights")
     parser.add_argument("--no-sequence-parallel", action="store_false", dest="sequence_parallel")
     parser.add_argument("--data-parallel", choices=get_args(DataParallel), default="fsdp")
@@ -262,4 +265,5 @@ def main(arguments: Sequence[str] | None = None, *, start_method: StartMethod = 
 if __name__ == "__main__":
     # Forked ranks share the imports, more than half of a spawned run's time. Safe only in a fresh
     # process, before torch has started threads.
-    sys.exit(main(start_method="fork" if sys.platform == "linux" else "spawn"))
+    on_cuda = "cuda" in sys.argv  # whose context does not survive a fork
+    sys.exit(main(start_method="fork" if sys.platform == "linux" and not on_cuda else "spawn"))

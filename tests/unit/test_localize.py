@@ -1,0 +1,236 @@
+"""Who is blamed for which first wrong tensor; results are made by hand, in execution order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from ttrace.core.ids import TensorId
+from ttrace.core.results import Culprit, TensorResult, Verdict
+from ttrace.core.statistics import Statistics
+from ttrace.localize import localize
+
+EQUAL = Statistics(
+    count=4,
+    error_norm=0.0,
+    reference_norm=2.0,
+    candidate_norm=2.0,
+    dot=4.0,
+    max_error=0.0,
+    error_sum=0.0,
+    nonfinite_reference=0,
+    nonfinite_candidate=0,
+    unequal=0,
+)
+ROUNDED = replace(EQUAL, error_norm=1e-7, unequal=1)
+
+# A step in execution order, all of it right.
+STEP = (
+    *("a:param.weight", "b.c:param.weight", "b.d:param.weight", "e:param.weight"),
+    *(":input.0", "a:input.0", "a:output.0", "b:input.0", "b.c:input.0", "b.c:output.0"),
+    *("b.d:input.0", "b.d:output.0", "b:output.0", "e:input.0", "e:output.0", ":output.0", ":loss"),
+    *(":grad_output.0", "e:grad_output.0", "e:grad_input.0", "b:grad_output.0"),
+    *("b.d:grad_output.0", "b.d:grad_input.0", "b.c:grad_output.0", "b.c:grad_input.0"),
+    *("b:grad_input.0", "a:grad_output.0", "a:grad_input.0"),
+    *("a:main_grad.weight", "b.c:main_grad.weight", "b.d:main_grad.weight", "e:main_grad.weight"),
+    *("a:param_after.weight", "b.c:param_after.weight"),
+    *("b.d:param_after.weight", "e:param_after.weight"),
+)
+
+
+def gained(gain: float) -> Statistics:
+    return replace(ROUNDED, dot=4.0 * gain, error_norm=2.0 * abs(gain - 1))
+
+
+def blame(
+    wrong: Mapping[str, Verdict] | str,
+    *,
+    step: int = 0,
+    consumers: Mapping[str, tuple[str, ...]] | None = None,
+    statistics: Mapping[str, Statistics] | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> tuple[Culprit, ...]:
+    """The culprits of a step in which these tensors are wrong."""
+    if isinstance(wrong, str):
+        wrong = dict.fromkeys(wrong.split(), Verdict.MISMATCH)
+    results = [
+        TensorResult(
+            id=id_of(name, step),
+            verdict=wrong.get(name, Verdict.PASS),
+            order=order,
+            statistics=(statistics or {}).get(name, ROUNDED),
+            ratio=7.0 if name in wrong else 0.1,
+            note=(notes or {}).get(name, ""),
+        )
+        for order, name in enumerate(STEP)
+    ]
+    assert set(wrong) <= set(STEP)
+    seen = {
+        id_of(name, step): tuple(id_of(user, step) for user in users)
+        for name, users in (consumers or {}).items()
+    }
+    return localize(results, seen)
+
+
+def id_of(name: str, step: int = 0) -> TensorId:
+    return TensorId.parse(f"step{step}/{name}")
+
+
+def all_of(kind: str) -> str:
+    return " ".join(name for name in STEP if f":{kind}." in name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where", "part"),
+    [
+        # what ran wrong first, forward
+        ("a:output.0", "a", "forward"),
+        ("b.c:output.0 b.d:input.0 b.d:output.0 b:output.0 :loss", "b.c", "forward"),
+        ("b:output.0 :output.0 :loss", "b", "forward"),
+        (":output.0", "(model)", "forward"),
+        ("b.d:input.0 b.d:output.0", "b", "forward"),
+        ("e:input.0", "(model)", "forward"),
+        (":loss", "loss", "forward"),
+        # backward
+        ("b.d:grad_input.0 b.c:grad_output.0", "b.d", "backward"),
+        ("b.c:grad_output.0 b.c:grad_input.0", "b", "backward"),
+        ("a:grad_output.0", "(model)", "backward"),
+        (":grad_output.0 e:grad_output.0", "loss", "backward"),
+        # before the step
+        ("a:param.weight a:output.0", "a.weight", "parameters"),
+        ("a:param.weight b.c:param.weight", "a.weight, b.c.weight", "parameters"),
+        (all_of("param"), "initial parameters", "parameters"),
+        (":input.0 a:input.0 a:output.0", "model input", "inputs"),
+        # after the backward
+        ("b.c:main_grad.weight", "b.c", "main gradient"),
+        (all_of("main_grad"), "gradient accumulation", "main gradient"),
+        ("e:param_after.weight", "e", "update"),
+        (all_of("param_after"), "optimizer step", "update"),
+        # an earlier stage explains a later one
+        ("a:param.weight :input.0", "a.weight", "parameters"),
+        ("e:output.0 a:grad_input.0", "e", "forward"),
+        (f"a:grad_input.0 {all_of('main_grad')}", "a", "backward"),
+        (f"b.c:main_grad.weight {all_of('param_after')}", "b.c", "main gradient"),
+    ],
+)
+def test_the_first_wrong_tensor_names_the_culprit(wrong: str, where: str, part: str) -> None:
+    (culprit,) = blame(wrong)
+    assert (culprit.where, culprit.part) == (where, part)
+    assert set(map(str, culprit.evidence)) <= {f"step0/{name}" for name in wrong.split()}
+    assert culprit.evidence
+
+
+def test_nothing_wrong_blames_nobody() -> None:
+    assert blame("") == ()
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_only_failures_are_blamed(verdict: Verdict) -> None:
+    culprits = blame({"a:output.0": verdict})
+    assert [culprit.where for culprit in culprits] == ["a"] * verdict.is_failure
+
+
+def test_later_steps_are_consequences() -> None:
+    results = [
+        TensorResult(id=id_of(name, step), verdict=Verdict.MISMATCH, order=order)
+        for order, (name, step) in enumerate([("a:output.0", 1), ("b.c:output.0", 0)])
+    ]
+    assert [culprit.where for culprit in localize(results, {})] == ["b.c"]
+    assert [culprit.where for culprit in localize(results[:1], {})] == ["a"]
+
+
+class TestConsumers:
+    """A wrong gradient of an output comes from those who used it."""
+
+    @pytest.mark.parametrize(
+        ("users", "where"),
+        [
+            (("e:grad_input.0",), "e"),
+            (("b.d:grad_input.0", "e:grad_input.0"), "b.d or e"),
+            (("b:grad_input.0", "b.c:grad_input.0", "e:grad_input.1"), "b or e"),
+            (("b:grad_output.0",), "(model)"),
+        ],
+    )
+    def test_are_blamed(self, users: tuple[str, ...], where: str) -> None:
+        (culprit,) = blame("a:grad_output.0", consumers={"a:grad_output.0": users})
+        assert (culprit.where, culprit.part) == (where, "backward")
+        assert "the gradient it passes back to a is the first wrong" in culprit.reason
+
+    def test_of_the_models_output_are_blamed_before_the_loss(self) -> None:
+        users = {":grad_output.0": ("e:grad_input.0",)}
+        assert [c.where for c in blame(":grad_output.0", consumers=users)] == ["e"]
+
+
+class TestMainGradients:
+    names = all_of("main_grad").split()
+
+    def factors(self, *gains: float) -> tuple[Culprit, ...]:
+        return blame(
+            all_of("main_grad"),
+            statistics=dict(zip(self.names, map(gained, gains), strict=True)),
+            notes=dict.fromkeys(self.names, "a constant factor of 2"),
+        )
+
+    def test_with_a_common_factor_accuse_the_reduction(self) -> None:
+        (culprit,) = self.factors(2.0, 2.001, 1.999, 2.0)
+        assert culprit.where == "gradient reduction"
+        assert "all main gradients are 2 times the reference's (4 of 4)" in culprit.reason
+
+    def test_with_different_factors_accuse_the_accumulation(self) -> None:
+        assert [c.where for c in self.factors(2.0, 2.0, 3.0, 2.0)] == ["gradient accumulation"]
+
+    def test_whose_replicas_disagree_accuse_the_reduction(self) -> None:
+        (culprit,) = blame(dict.fromkeys(self.names, Verdict.CONFLICT))
+        assert culprit.where == "gradient reduction"
+        assert "replicas of the main gradients disagree" in culprit.reason
+
+    def test_of_some_modules_accuse_each(self) -> None:
+        culprits = blame("a:main_grad.weight e:main_grad.weight")
+        assert {c.where for c in culprits} == {"a", "e"}
+
+
+class TestUpdates:
+    def test_that_are_exactly_equal_prove_nothing(self) -> None:
+        """In low precision a parameter may not move at all: half of them is all that could."""
+        wrong = "a:param_after.weight b.c:param_after.weight"
+        still = dict.fromkeys(("b.d:param_after.weight", "e:param_after.weight"), EQUAL)
+        assert [c.where for c in blame(wrong, statistics=still)] == ["optimizer step"]
+        assert {c.where for c in blame(wrong)} == {"a", "b.c"}
+
+
+class TestAbsentModules:
+    def missing(self, *modules: str) -> tuple[Culprit, ...]:
+        names = [name for name in STEP if name.partition(":")[0] in modules]
+        return blame(dict.fromkeys(names, Verdict.MISSING))
+
+    def test_are_blamed_before_all_else(self) -> None:
+        (culprit,) = self.missing("e")
+        assert (culprit.where, culprit.part) == ("e", "missing")
+        assert "the candidate has no tensor of it" in culprit.reason
+
+    def test_are_named_by_the_outermost(self) -> None:
+        assert {c.where for c in self.missing("b", "b.c", "b.d")} == {"b"}
+        assert {c.where for c in self.missing("b.c", "e")} == {"b.c", "e"}
+
+    def test_are_not_those_of_which_something_is_there(self) -> None:
+        (culprit,) = blame({"e:output.0": Verdict.MISSING})
+        assert (culprit.where, culprit.part) == ("e", "forward")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, "7 times its tolerance"),
+        ({"ratio": 123456.0}, "1.23e+05 times its tolerance"),
+        ({"ratio": float("inf")}, "far beyond its tolerance"),
+        ({"note": "a constant factor of 2"}, "7 times its tolerance, a constant factor of 2"),
+        ({"verdict": Verdict.CONFLICT, "note": "ranks 0 and 1"}, "conflict, ranks 0 and 1"),
+        ({"verdict": Verdict.NONFINITE}, "nonfinite"),
+    ],
+)
+def test_the_reason_says_how_wrong_it_is(change: dict[str, object], words: str) -> None:
+    result = TensorResult(id=id_of("a:output.0"), verdict=Verdict.MISMATCH, order=0, ratio=7.0)
+    (culprit,) = localize([replace(result, **change)], {})
+    assert culprit.reason == f"its output is the first wrong tensor: {words}"

@@ -1,0 +1,185 @@
+"""How far rounding may move a tensor: every rule by itself, on yardsticks made by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ttrace.core.ids import TensorId
+from ttrace.core.results import Tolerance
+from ttrace.core.statistics import Statistics
+from ttrace.tolerance import FACTOR, SCALAR_FLOOR_EPS, Yardstick, tolerances
+
+EPS = torch.finfo(torch.float32).eps
+EPS_BF16 = torch.finfo(torch.bfloat16).eps
+
+
+def noise(error: float, norm: float = 10.0) -> Statistics:
+    return Statistics(
+        count=100,
+        error_norm=error,
+        reference_norm=norm,
+        candidate_norm=norm,
+        dot=norm * norm,
+        max_error=error,
+        error_sum=0.0,
+        nonfinite_reference=0,
+        nonfinite_candidate=0,
+        unequal=1 if error else 0,
+    )
+
+
+def yardstick(*errors: float, norm: float = 10.0, **more: object) -> Yardstick:
+    plain = Yardstick(
+        dtype="float32", volume=100, sequence=0, noise=tuple(noise(e, norm) for e in errors)
+    )
+    return replace(plain, **more)
+
+
+def allow(**yardsticks: Yardstick) -> dict[str, Tolerance]:
+    """By id; of step 0 where an id does not name its step."""
+    found = tolerances({key(name): value for name, value in yardsticks.items()})
+    return {str(id_).removeprefix("step0/"): tolerance for id_, tolerance in found.items()}
+
+
+def key(name: str) -> TensorId:
+    return TensorId.parse(name if name.startswith("step") else f"step0/{name}")
+
+
+def allowed(name: str, *errors: float, norm: float = 10.0, **more: object) -> Tolerance:
+    (tolerance,) = allow(**{name: yardstick(*errors, norm=norm, **more)}).values()
+    return tolerance
+
+
+class TestNoise:
+    def test_is_multiplied(self) -> None:
+        tolerance = allowed("a:output.0", 0.5)
+        assert tolerance.error_norm == FACTOR * 0.5
+        assert tolerance.source == "3 x noise of perturbed reference"
+
+    def test_of_several_runs_counts_at_its_largest(self) -> None:
+        assert allowed("a:output.0", 0.1, 0.5, 0.2).error_norm == FACTOR * 0.5
+
+    def test_that_was_never_measured_allows_nothing_to_be_said(self) -> None:
+        assert allow(**{"a:output.0": yardstick()}) == {}
+
+    @pytest.mark.parametrize(("dtype", "eps"), [("float32", EPS), ("bfloat16", EPS_BF16)])
+    def test_of_zero_leaves_one_eps_of_the_dtype(self, dtype: str, eps: float) -> None:
+        tolerance = allowed("a:output.0", 0.0, dtype=dtype)
+        assert tolerance.error_norm == pytest.approx(FACTOR * eps * 10.0)
+        assert tolerance.source == "3 x eps of its dtype"
+
+    def test_above_the_floor_is_not_widened(self) -> None:
+        assert allowed("a:output.0", 20 * EPS).error_norm == FACTOR * 20 * EPS
+
+
+class TestMustBeEqual:
+    @pytest.mark.parametrize("dtype", ["int64", "bool", "uint8"])
+    def test_integers(self, dtype: str) -> None:
+        tolerance = allowed("a:input.0", 5.0, dtype=dtype)
+        assert tolerance == Tolerance(error_norm=0.0, source="must be equal")
+
+    def test_parameters_before_the_first_step(self) -> None:
+        tolerance = allowed("a:param.weight", 5.0)
+        assert tolerance == Tolerance(error_norm=0.0, source="must be equal")
+
+    def test_not_the_updated_ones(self) -> None:
+        assert allowed("a:param_after.weight", 5.0).error_norm > 0
+
+
+class TestScalars:
+    def test_have_a_wider_floor(self) -> None:
+        tolerance = allowed("a:output.0", 0.0, volume=1)
+        assert tolerance.error_norm == pytest.approx(FACTOR * SCALAR_FLOOR_EPS * EPS * 10.0)
+        assert tolerance.source == "3 x 16 eps"
+
+    def test_with_more_noise_than_that_keep_it(self) -> None:
+        assert allowed("a:output.0", 1.0, volume=1).error_norm == FACTOR * 1.0
+
+    def test_are_tensors_of_one_element_only(self) -> None:
+        two = allowed("a:output.0", 0.0, volume=2)
+        assert two.error_norm == pytest.approx(FACTOR * EPS * 10.0)
+
+
+class TestZeroReference:
+    def peers(self, **more: Yardstick) -> Tolerance:
+        return allow(**{"a:output.0": yardstick(0.0, norm=0.0), **more})["a:output.0"]
+
+    def test_takes_the_median_norm_of_its_kind(self) -> None:
+        sizes = {"b": 1.0, "c": 30.0, "d": 100.0}
+        tolerance = self.peers(
+            **{f"{m}:output.0": yardstick(0.0, norm=n) for m, n in sizes.items()}
+        )
+        assert tolerance.error_norm == pytest.approx(FACTOR * EPS * 30.0)
+        assert "since it is zero" in tolerance.source
+
+    @pytest.mark.parametrize("other", ["b:input.0", "step1/b:output.0"])
+    def test_takes_nothing_from_other_kinds_and_steps(self, other: str) -> None:
+        assert self.peers(**{other: yardstick(0.0, norm=30.0)}).error_norm == 0.0
+
+    def test_is_not_counted_among_its_own_peers(self) -> None:
+        zeros = {f"z{index}:output.0": yardstick(0.0, norm=0.0) for index in range(5)}
+        tolerance = self.peers(**zeros, **{"b:output.0": yardstick(0.0, norm=30.0)})
+        assert tolerance.error_norm == pytest.approx(FACTOR * EPS * 30.0)
+
+
+class TestLoss:
+    def tolerance(self, loss_noise: float, **more: Yardstick) -> Tolerance:
+        yardsticks = {":loss": yardstick(loss_noise, norm=2.0, volume=1), **more}
+        return allow(**yardsticks)[":loss"]
+
+    def last(self, change: float, slope: float, *, sequence: int = 5) -> dict[str, Yardstick]:
+        return {
+            "head:output.0": yardstick(change, sequence=sequence),
+            "head:grad_output.0": yardstick(0.0, norm=slope),
+        }
+
+    def test_moves_as_far_as_the_noise_of_the_tensor_behind_it(self) -> None:
+        tolerance = self.tolerance(0.0, **self.last(0.5, 4.0))
+        assert tolerance.error_norm == pytest.approx(FACTOR * 0.5 * 4.0 / math.sqrt(100))
+        assert tolerance.source == "3 x noise of the tensor it summarises"
+
+    def test_keeps_its_own_noise_when_that_is_larger(self) -> None:
+        assert self.tolerance(0.9, **self.last(0.5, 4.0)).error_norm == FACTOR * 0.9
+
+    def test_keeps_the_floor_of_a_scalar_when_that_is_larger(self) -> None:
+        assert self.tolerance(0.0, **self.last(1e-9, 1.0)).source == "3 x 16 eps"
+
+    def test_looks_at_the_latest_output_with_a_gradient(self) -> None:
+        earlier = {
+            "a:output.0": yardstick(100.0, sequence=1),
+            "a:grad_output.0": yardstick(0.0, norm=100.0),
+            "metric:output.0": yardstick(100.0, sequence=9),
+        }
+        expected = self.tolerance(0.0, **self.last(0.5, 4.0))
+        assert self.tolerance(0.0, **self.last(0.5, 4.0), **earlier) == expected
+        latest = self.last(0.5, 4.0, sequence=0)
+        assert self.tolerance(0.0, **latest, **earlier).error_norm > expected.error_norm
+
+    def test_floor_is_for_the_loss_alone(self) -> None:
+        found = allow(**{"a:output.0": yardstick(0.0, volume=1), **self.last(0.5, 4.0)})
+        assert found["a:output.0"].source == "3 x 16 eps"
+
+
+class TestUpdates:
+    def test_may_jump_by_one_element(self) -> None:
+        tolerance = allowed("a:param_after.weight", 0.01, jump=0.3)
+        assert tolerance.error_norm == FACTOR * 0.3
+        assert tolerance.source == "3 x what rounding does to one element of the update"
+
+    def test_with_more_noise_than_a_jump_keep_it(self) -> None:
+        assert allowed("a:param_after.weight", 0.5, jump=0.3).error_norm == FACTOR * 0.5
+
+    def test_are_the_parameters_of_the_next_step(self) -> None:
+        found = allow(
+            **{
+                "a:param_after.weight": yardstick(0.01, jump=0.3),
+                "step1/a:param.weight": yardstick(0.0),
+                "step1/b:param.weight": yardstick(0.0),
+            }
+        )
+        assert found["step1/a:param.weight"] == found["a:param_after.weight"]
+        assert found["step1/b:param.weight"].source == "3 x eps of its dtype"
