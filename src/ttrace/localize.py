@@ -67,7 +67,7 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
     parameters = [result for result in results if result.id.kind is Kind.PARAM]
     failed = [result for result in parameters if result.verdict.is_failure]
     if failed:
-        few = ", ".join(f"{r.id.module}.{r.id.slot}" for r in failed[:3])
+        few = ", ".join(f"{display_module(r.id.module)}.{r.id.slot}" for r in failed[:3])
         return (
             Culprit(
                 where=few if len(failed) <= 3 else "initial parameters",

@@ -174,8 +174,8 @@ class TestHang:
     )
     def test_is_ended_with_all_ranks(self, command: str, tmp_path: Path) -> None:
         start = time.monotonic()
-        text = failure(command, tmp_path / "out", timeout_seconds=0.5)
-        assert "did not end within 0.5 s and was stopped" in text
+        text = failure(command, tmp_path / "out", timeout_seconds=1.0)
+        assert "did not end within 1 s and was stopped" in text
         assert "Raise --timeout" in text
         rank = self.rank(tmp_path / "out")
         wait_until(lambda: not is_running(rank), seconds=2.0)
@@ -183,7 +183,8 @@ class TestHang:
 
     def test_a_rank_runs_until_it_is_stopped(self, trace: Path, tmp_path: Path) -> None:
         """The companion: a process that nobody stops is seen to be running."""
-        daemon = f"setsid sleep 600 & echo $!; {replay(trace)}"
+        started = 'until [ -s "$TTRACE_OUT/output.log" ]; do sleep 0.02; done'
+        daemon = f"setsid sh -c 'echo $$; exec sleep 600' & {started}; {replay(trace)}"
         run_traced(TracedRun(name="x", command=daemon, folder=tmp_path / "out"))
         rank = self.rank(tmp_path / "out")
         try:
@@ -198,9 +199,9 @@ class TestHang:
         run_traced(run)
 
     def test_from_the_command_line(self, tmp_path: Path) -> None:
-        out = ("--out", tmp_path / "out", "--timeout", "0.5")
+        out = ("--out", tmp_path / "out", "--timeout", "1")
         outcome = invoke("run", *out, "--", "sh", "-c", "echo waiting for rank 3; sleep 600")
-        outcome.require(2, "did not end within 0.5 s", "waiting for rank 3")
+        outcome.require(2, "did not end within 1 s", "waiting for rank 3")
 
     @pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
     def test_ending_ttrace_ends_the_command(

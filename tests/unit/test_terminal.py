@@ -74,7 +74,7 @@ UNDECIDED = CheckResult(
             1,
             tolerance=None,
             ratio=None,
-            note="differs, and without a perturbed reference nobody knows how much rounding "
+            note="differs, and no perturbed reference has it to tell how much rounding "
             "explains; pass --perturbed",
         ),
         result("layers.1.wq:output.0", Verdict.UNDECIDED, 2, statistics=None, error_eps=None),

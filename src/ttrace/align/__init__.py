@@ -85,12 +85,9 @@ def _align_id(
 ) -> Alignment:
     expected, found = _stored(reference or []), _stored(candidate or [])
     if not expected or not found:
-        return Alignment(
-            id=id_,
-            reference=_tensor(_placed(ours, expected)),
-            candidate=_tensor(_placed(theirs, found)),
-            stored_elsewhere=bool(reference and not expected) or bool(candidate and not found),
-        )
+        elsewhere = bool(reference and not expected) or bool(candidate and not found)
+        left, right = _placed(ours, expected), _placed(theirs, found)
+        return _alignment(id_, left, right, stored_elsewhere=elsewhere)
     own = ours.own_shape(expected)
     attempts = [
         (ours.place(expected, shape), theirs.place(found, shape))
@@ -102,14 +99,7 @@ def _align_id(
     if own.stacked:
         problem = "its ranks hold different values and nothing says how they belong together"
         return Alignment(id=id_, reference=None, candidate=None, reference_problem=problem)
-    left, right = ours.place(expected, own), theirs.place(found, own)
-    return Alignment(
-        id=id_,
-        reference=_tensor(left),
-        candidate=_tensor(right),
-        reference_problem=left if isinstance(left, str) else "",
-        candidate_problem=right if isinstance(right, str) else "",
-    )
+    return _alignment(id_, ours.place(expected, own), theirs.place(found, own))
 
 
 def _shapes_to_try(reference: OwnShape, candidate: OwnShape) -> list[OwnShape]:
@@ -125,8 +115,21 @@ def _placed(placer: Placer, records: list[Record]) -> LogicalTensor | str | None
     return placer.place(records, placer.own_shape(records)) if records else None
 
 
-def _tensor(placed: LogicalTensor | str | None) -> LogicalTensor | None:
-    return placed if isinstance(placed, LogicalTensor) else None
+def _alignment(
+    id_: TensorId,
+    reference: LogicalTensor | str | None,
+    candidate: LogicalTensor | str | None,
+    *,
+    stored_elsewhere: bool = False,
+) -> Alignment:
+    return Alignment(
+        id=id_,
+        reference=reference if isinstance(reference, LogicalTensor) else None,
+        candidate=candidate if isinstance(candidate, LogicalTensor) else None,
+        reference_problem=reference if isinstance(reference, str) else "",
+        candidate_problem=candidate if isinstance(candidate, str) else "",
+        stored_elsewhere=stored_elsewhere,
+    )
 
 
 def _execution_order(alignment: Alignment) -> tuple[int, int, TensorId]:
