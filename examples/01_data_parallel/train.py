@@ -3,7 +3,7 @@
     python examples/01_data_parallel/train.py                                       reference
     torchrun --standalone --nproc-per-node 2 examples/01_data_parallel/train.py     candidate
 
-`--wrong-average` plants a mistake: every rank averages over the global batch and DDP averages again.
+`--wrong-average` plants a mistake: ranks average over the global batch and DDP averages again.
 """
 
 import argparse
