@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks import capture, check, compare_pass, storage
+from benchmarks import capture, check, compare_pass, generate, storage
 
 RESULTS = Path(__file__).with_name("results.json")
 
 
 def main() -> None:
     results: dict[str, dict[str, object]] = {}
-    for benchmark in (storage, compare_pass, capture, check):
+    for benchmark in (storage, compare_pass, generate, capture, check):
         name = benchmark.__name__.rpartition(".")[2]
         print(f"running {name} ...", flush=True)
         results[name] = benchmark.run()

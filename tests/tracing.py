@@ -12,6 +12,17 @@ from ttrace.core.results import CheckResult
 from ttrace.demo.train import TrainConfig, prepare_process, train
 from ttrace.pipeline import check
 
+# What a report calls the part that a demo bug spoils.
+PARTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "reduction": "gradient reduction",
+    "main_grad": "main gradient",
+    "grad_norm": "grad norm",
+    "state": "state",
+    "update": "update",
+}
+
 
 def trace_here(
     config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, noise: int | None = None
@@ -25,10 +36,15 @@ def trace_here(
 
 
 def trace_in_pool(
-    config: TrainConfig, folder: Path, pool: WorkerPool, noise: int | None = None
+    config: TrainConfig,
+    folder: Path,
+    pool: WorkerPool,
+    noise: int | None = None,
+    extra: dict[str, str] | None = None,
 ) -> Path:
-    """The traced run of several ranks."""
-    pool.run(config.world_size, train_rank, config, environment=environment(config, folder, noise))
+    """The traced run of several ranks, with further variables in its environment."""
+    variables = environment(config, folder, noise) | (extra or {})
+    pool.run(config.world_size, train_rank, config, environment=variables)
     return folder
 
 
@@ -51,4 +67,4 @@ def explain(result: CheckResult) -> str:
     return "\n".join([*(f"{c.where}, {c.part}: {c.reason}" for c in result.culprits), *first[:5]])
 
 
-__all__ = ["TrainConfig", "check", "explain", "trace_here", "trace_in_pool"]
+__all__ = ["PARTS", "TrainConfig", "check", "explain", "trace_here", "trace_in_pool"]

@@ -14,9 +14,22 @@ In a training script:
 
 from ttrace.attach import attach
 from ttrace.capture.tracer import Tracer
+from ttrace.core.layout import Layout
 from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError
+from ttrace.generate import dropout_mask, generate, generate_tensor
 from ttrace.pipeline import check
 
 __version__ = "0.1.0"
-__all__ = ["CheckResult", "TTraceError", "Tracer", "__version__", "attach", "check"]
+__all__ = [
+    "CheckResult",
+    "Layout",
+    "TTraceError",
+    "Tracer",
+    "__version__",
+    "attach",
+    "check",
+    "dropout_mask",
+    "generate",
+    "generate_tensor",
+]

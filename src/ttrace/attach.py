@@ -18,6 +18,8 @@ from ttrace.errors import UsageError
 ENV_OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
 ENV_STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
 ENV_NOISE = "TTRACE_NOISE"  # seed of the rounding noise of a perturbed reference
+ENV_TAPS = "TTRACE_TAPS"  # 1: record every use of a tensor by itself, as isolated runs do
+ENV_PLANS = "TTRACE_PLANS"  # folder of plans: overwrite every value with the reference's
 
 
 def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Tracer:
@@ -42,6 +44,8 @@ def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None =
         folder=Path(folder),
         steps=_number(ENV_STEPS) or 1,
         noise_seed=_number(ENV_NOISE),
+        taps=bool(_number(ENV_TAPS)),
+        plans=Path(os.environ[ENV_PLANS]) if os.environ.get(ENV_PLANS) else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: demo, diff, run, check, show, export.
+"""The command line: demo, diff, localize, run, check, show, export.
 
 Exit codes: 0 equivalent (or done), 1 not equivalent, 2 could not decide, bad input, bad usage or
 a fault of ours; 130 and 143 when interrupted or told to end.
@@ -12,10 +12,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -31,6 +31,9 @@ from rich.progress import (
 from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError, UsageError
 from ttrace.launch import TracedRun, prepare_folder, run_traced
+
+if TYPE_CHECKING:
+    from ttrace.experiment import Experiment
 
 app = typer.Typer(
     help="Finds silent bugs in distributed training.",
@@ -78,6 +81,7 @@ def demo(
 ) -> None:
     """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
     from ttrace.demo.bugs import BUGS  # imports torch.distributed: not for every command
+    from ttrace.experiment import Experiment
 
     if list_bugs:
         _print_bugs(BUGS, json_file)
@@ -97,11 +101,10 @@ def demo(
     if bug is not None:
         candidate += ["--bug", bug]
     folder = prepare_folder(out or _default_folder("demo"))
-    _finish(
-        _diff(reference, candidate, folder, steps=1, timeout=300.0, calibration_runs=1),
-        folder,
-        json_file,
+    experiment = Experiment(
+        reference=reference, candidate=candidate, folder=folder, timeout_seconds=300.0
     )
+    _finish(_diff(experiment, isolate=True), folder, json_file)
 
 
 @app.command()
@@ -112,19 +115,50 @@ def diff(
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
     calibration_runs: Calibration = 1,
+    isolate: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="After a failure, name what is wrong by itself (3 more runs).")
+    ] = True,
     json_file: Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
-    folder = prepare_folder(out or _default_folder("diff"))
-    result = _diff(
-        reference,
-        candidate,
-        folder,
+    from ttrace.experiment import Experiment
+
+    experiment = Experiment(
+        reference=reference,
+        candidate=candidate,
+        folder=prepare_folder(out or _default_folder("diff")),
         steps=steps,
-        timeout=timeout,
+        timeout_seconds=timeout,
         calibration_runs=calibration_runs,
     )
-    _finish(result, folder, json_file)
+    _finish(_diff(experiment, isolate=isolate), experiment.folder, json_file)
+
+
+@app.command()
+def localize(
+    reference: Annotated[str, typer.Option(help="Shell command of the trusted run.")],
+    candidate: Annotated[str, typer.Option(help="Shell command of the run to test.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for traces and result.")] = None,
+    steps: Steps = 1,
+    timeout: Timeout = 1800.0,
+    calibration_runs: Calibration = 1,
+    json_file: Json = None,
+) -> None:
+    """Isolate every module, also when a plain comparison passes: smaller errors show."""
+    from ttrace.experiment import Experiment
+
+    experiment = Experiment(
+        reference=reference,
+        candidate=candidate,
+        folder=prepare_folder(out or _default_folder("localize")),
+        steps=steps,
+        timeout_seconds=timeout,
+        calibration_runs=calibration_runs,
+    )
+    with _comparing() as progress:
+        experiment.compare(_run_and_wait, progress)
+        result = experiment.isolate(_run_and_wait, progress)
+    _finish(result, experiment.folder, json_file)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -220,71 +254,51 @@ def export(
     _write_json(json_file, facts)
 
 
-def _diff(
-    reference: str | Sequence[str],
-    candidate: str | Sequence[str],
-    folder: Path,
-    *,
-    steps: int,
-    timeout: float,
-    calibration_runs: int,
-) -> CheckResult:
-    runs = [
-        TracedRun(
-            name="reference",
-            command=reference,
-            folder=folder / "reference",
-            steps=steps,
-            timeout_seconds=timeout,
-        )
-    ]
-    noisy = []
-    for seed in range(1, calibration_runs + 1):
-        noisy.append(folder / f"perturbed-{seed}")
-        runs.append(
-            TracedRun(
-                name="perturbed reference",
-                command=reference,
-                folder=noisy[-1],
-                steps=steps,
-                noise=seed,
-                timeout_seconds=timeout,
-            )
-        )
-    runs.append(
-        TracedRun(
-            name="candidate",
-            command=candidate,
-            folder=folder / "candidate",
-            steps=steps,
-            timeout_seconds=timeout,
-        )
-    )
-    for number, traced in enumerate(runs, start=1):
-        with _waiting(f"[{number}/{len(runs)}] running the {traced.name}"):
-            run_traced(traced)
-    return _check(folder / "reference", folder / "candidate", noisy)
+def _diff(experiment: Experiment, *, isolate: bool) -> CheckResult:
+    from ttrace.experiment import localized
+
+    with _comparing() as progress:
+        result = experiment.compare(_run_and_wait, progress)
+    if not isolate or result.exit_code != 1:
+        return result
+    with _comparing() as progress:
+        return localized(result, experiment.isolate(_run_and_wait, progress))
+
+
+def _run_and_wait(run: TracedRun) -> None:
+    with _waiting(f"running {run.name}"):
+        run_traced(run)
 
 
 def _check(reference: Path, candidate: Path, perturbed: Sequence[Path]) -> CheckResult:
     from ttrace.pipeline import check as run_check
 
+    with _comparing() as progress:
+        return run_check(reference, candidate, perturbed, progress)
+
+
+@contextmanager
+def _comparing() -> Iterator[Callable[[str, int, int], None]]:
     columns = (
         TextColumn("comparing {task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
         TimeElapsedColumn(),
     )
-    with _progress(*columns) as bar:
-        task = bar.add_task("", total=None)
-        return run_check(
-            reference,
-            candidate,
-            perturbed,
-            progress=lambda what, done, total: bar.update(
-                task, description=what, completed=done, total=total
-            ),
-        )
+    bar = _progress(*columns)
+    task = bar.add_task("", total=None)
+
+    def progress(what: str, done: int, total: int) -> None:
+        if done == 0:
+            bar.start()  # not before: commands that run until then show a spinner of their own
+        bar.update(task, description=what, completed=done, total=total)
+        if done == total:
+            bar.stop()
+
+    try:
+        yield progress
+    finally:
+        bar.stop()
 
 
 def _finish(result: CheckResult, folder: Path | None, json_file: str | None) -> NoReturn:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
 from ttrace.errors import CommandFailed, UsageError
 
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
@@ -30,6 +30,8 @@ class TracedRun:
     folder: Path
     steps: int = 1
     noise: int | None = None
+    taps: bool = False
+    plans: Path | None = None
     timeout_seconds: float = 1800.0
 
     @property
@@ -60,9 +62,14 @@ def run_traced(run: TracedRun) -> None:
     """Run to the end or to the time limit; anything but a recorded success raises CommandFailed."""
     environment = dict(os.environ)
     environment |= {ENV_OUT: str(run.folder.resolve()), ENV_STEPS: str(run.steps)}
-    environment.pop(ENV_NOISE, None)
+    for name in (ENV_NOISE, ENV_TAPS, ENV_PLANS):
+        environment.pop(name, None)
     if run.noise is not None:
         environment[ENV_NOISE] = str(run.noise)
+    if run.taps:
+        environment[ENV_TAPS] = "1"
+    if run.plans is not None:
+        environment[ENV_PLANS] = str(run.plans.resolve())
     run.folder.mkdir(parents=True, exist_ok=True)
     with run.log.open("xb") as log:
         try:

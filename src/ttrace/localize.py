@@ -9,8 +9,12 @@ frontier is blamed. It must not know traces or tensors.
     input of a module               the code of its parent between two children
     gradient of a module's input    that module, backward
     gradient of a module's output   whoever consumed it, backward
-    main gradient alone             that module's weight gradient, or the reduction of all
-    updated parameter alone         the optimizer step
+    local gradient of a parameter   that module, weight gradient; its reduction where ranks disagree
+    main gradient                   the reduction of that gradient, or of all; the accumulation
+    gradient norm, clipped gradient gradient clipping
+    state of the optimizer          the optimizer step
+    updated parameter               the optimizer step
+    buffer                          that module
 """
 
 from __future__ import annotations
@@ -33,10 +37,24 @@ def localize(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Cul
     """The culprits at the frontier of the failures; empty when nothing failed."""
     for step in sorted({result.id.step for result in results}):
         of_step = [result for result in results if result.id.step == step]
-        for look in (_absent, _start, _forward, _backward, _main_gradients, _updates):
+        for look in _LOOKS:
             culprits = look(of_step, consumers)
             if culprits:
                 return culprits
+    return ()
+
+
+def before_forward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
+    """Other modules, parameters or data: nothing after them can be judged."""
+    return _absent(results, {}) or _start(results, {})
+
+
+def after_backward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
+    """The first stage between local gradients and new parameters that is wrong."""
+    for look in _LOOKS[_LOOKS.index(_main_gradients) :]:
+        culprits = look(results, {})
+        if culprits:
+            return culprits
     return ()
 
 
@@ -85,7 +103,7 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
             Culprit(
                 where="model input",
                 part="inputs",
-                reason="the candidate was given other data than the reference: " + _why(inputs[0]),
+                reason="the candidate was given other data than the reference: " + why(inputs[0]),
                 evidence=tuple(result.id for result in inputs),
             ),
         )
@@ -102,11 +120,11 @@ def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     elif kind is Kind.OUTPUT:
         where, reason = display_module(module), "its output is the first wrong tensor"
     else:
-        where = display_module(_parent(module))
+        where = display_module(parent_of(module))
         reason = f"the input it makes for {module} is the first wrong tensor"
     return (
         Culprit(
-            where=where, part="forward", reason=f"{reason}: {_why(first)}", evidence=(first.id,)
+            where=where, part="forward", reason=f"{reason}: {why(first)}", evidence=(first.id,)
         ),
     )
 
@@ -128,19 +146,46 @@ def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Cu
         elif id_.module == "":
             where, reason = "loss", "the gradient of the model's output is the first wrong"
         else:
-            where, reason = display_module(_parent(id_.module)), produced
+            where, reason = display_module(parent_of(id_.module)), produced
     return (
-        Culprit(where=where, part="backward", reason=f"{reason}: {_why(first)}", evidence=(id_,)),
+        Culprit(where=where, part="backward", reason=f"{reason}: {why(first)}", evidence=(id_,)),
+    )
+
+
+def _local_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    gradients, failed = _of_kind(results, Kind.GRAD)
+    reason = "activations and their gradients pass"
+    if failed and len(failed) > 1 and _is_everywhere(failed, gradients):
+        return (
+            Culprit(
+                where="backward",
+                part="weight gradient",
+                reason=f"{reason}, {len(failed)} of {len(gradients)} local gradients of parameters "
+                "do not",
+                evidence=tuple(result.id for result in failed[:3]),
+            ),
+        )
+    # A gradient that claims to be whole on every rank but is not the same was never summed.
+    unsummed = [result for result in failed if result.verdict is Verdict.CONFLICT]
+    others = [result for result in failed if result.verdict is not Verdict.CONFLICT]
+    return (
+        *_by_module(others, "weight gradient", reason),
+        *_by_module(unsummed, "gradient reduction", reason),
     )
 
 
 def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
-    gradients = [result for result in results if result.id.kind is Kind.MAIN_GRAD]
-    failed = [result for result in gradients if result.verdict.is_failure]
+    gradients, failed = _of_kind(results, Kind.MAIN_GRAD)
     if not failed:
         return ()
     if not _is_everywhere(failed, gradients):
-        return _by_module(failed, "main gradient", "activations and their gradients pass")
+        local = {(r.id.module, r.id.slot) for r in results if r.id.kind is Kind.GRAD}
+        seen = [r for r in failed if (r.id.module, r.id.slot) in local]
+        unseen = [r for r in failed if (r.id.module, r.id.slot) not in local]
+        return (
+            *_by_module(seen, "gradient reduction", "its local gradient passes, reduced"),
+            *_by_module(unseen, "main gradient", "activations and their gradients pass"),
+        )
     factor = _common_factor(failed)
     conflict = any(result.verdict is Verdict.CONFLICT for result in failed)
     if factor is not None:
@@ -162,9 +207,50 @@ def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culp
     )
 
 
+def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    norms, failed_norms = _of_kind(results, Kind.GRAD_NORM)
+    clipped, failed = _of_kind(results, Kind.CLIPPED_GRAD)
+    later = (*_of_kind(results, Kind.OPTIMIZER)[1], *_of_kind(results, Kind.PARAM_AFTER)[1])
+    extra = [r for r in (*norms, *clipped) if r.verdict is Verdict.EXTRA]
+    if failed_norms:
+        part, reason = (
+            "grad norm",
+            f"main gradients pass, their norm does not: {why(failed_norms[0])}",
+        )
+    elif failed:
+        part = "clip"
+        reason = (
+            f"main gradients and their norm pass, {len(failed)} of {len(clipped)} clipped "
+            f"gradients do not: {why(failed[0])}"
+        )
+    elif extra and later:
+        part, reason = "clip", "the candidate clips its gradients, the reference does not"
+    else:
+        return ()
+    evidence = tuple(result.id for result in (failed_norms or failed or extra)[:3])
+    return (Culprit(where="gradient clipping", part=part, reason=reason, evidence=evidence),)
+
+
+def _optimizer_state(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    states, failed = _of_kind(results, Kind.OPTIMIZER)
+    if not failed:
+        return ()
+    reason = (
+        f"the gradients it was given pass, {len(failed)} of {len(states)} tensors of its state do "
+        f"not: {why(failed[0])}"
+    )
+    if all(result.verdict is Verdict.MISSING for result in failed):
+        owners = {(result.id.module, result.id.slot.partition(".")[0]) for result in failed}
+        reason = (
+            f"it has no state for {len(owners)} parameters that the reference's has: does it step "
+            "on the parameters that the model uses?"
+        )
+    evidence = tuple(result.id for result in failed[:3])
+    return (Culprit(where="optimizer step", part="state", reason=reason, evidence=evidence),)
+
+
 def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
-    updated = [result for result in results if result.id.kind is Kind.PARAM_AFTER]
-    failed = [result for result in updated if result.verdict.is_failure]
+    updated, failed = _of_kind(results, Kind.PARAM_AFTER)
     if not failed:
         return ()
     if not _is_everywhere(failed, updated):
@@ -177,6 +263,33 @@ def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
             evidence=tuple(result.id for result in failed[:3]),
         ),
     )
+
+
+def _buffers(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    return _by_module(_of_kind(results, Kind.BUFFER)[1], "buffer", "everything else passes")
+
+
+# In the order of a step: what an earlier one finds explains what the later ones would.
+_LOOKS = (
+    _absent,
+    _start,
+    _forward,
+    _backward,
+    _local_gradients,
+    _main_gradients,
+    _clipping,
+    _optimizer_state,
+    _updates,
+    _buffers,
+)
+
+
+def _of_kind(
+    results: Sequence[TensorResult], kind: Kind
+) -> tuple[list[TensorResult], list[TensorResult]]:
+    """All of a kind, and those that failed."""
+    found = [result for result in results if result.id.kind is kind]
+    return found, [result for result in found if result.verdict.is_failure]
 
 
 def _is_everywhere(failed: Sequence[TensorResult], all_: Sequence[TensorResult]) -> bool:
@@ -197,7 +310,7 @@ def _by_module(failed: Sequence[TensorResult], part: str, reason: str) -> tuple[
         Culprit(
             where=display_module(module),
             part=part,
-            reason=f"{reason}, {', '.join(r.id.slot for r in group)} does not: {_why(group[0])}",
+            reason=f"{reason}, {', '.join(r.id.slot for r in group)} does not: {why(group[0])}",
             evidence=tuple(result.id for result in group),
         )
         for module, group in groups.items()
@@ -211,7 +324,7 @@ def _first_failed(
     return min(failed, key=lambda result: result.order, default=None)
 
 
-def _why(result: TensorResult) -> str:
+def why(result: TensorResult) -> str:
     if result.verdict is Verdict.MISMATCH and result.ratio is not None:
         extra = f", {result.note}" if result.note else ""
         size = "far beyond" if math.isinf(result.ratio) else f"{result.ratio:.3g} times"
@@ -232,5 +345,5 @@ def _outermost(modules: Sequence[str]) -> list[str]:
     return [m for m in unique if not any(m.startswith(f"{other}.") for other in unique)]
 
 
-def _parent(module: str) -> str:
+def parent_of(module: str) -> str:
     return module.rpartition(".")[0]

@@ -11,7 +11,7 @@ from ttrace.align import Aligned, Alignment, align
 from ttrace.compare import Comparator, Measured, Pair, find_loss_scale, judge
 from ttrace.core.blocks import BlockReader
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.logical import LogicalTensor
+from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.reader import Trace
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
 from ttrace.core.spans import SpanReader
@@ -19,6 +19,7 @@ from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
+from ttrace.localize_isolated import localize_isolated
 from ttrace.tolerance import Yardstick, tolerances
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -36,8 +37,14 @@ def check(
     candidate: Path | str,
     perturbed: Sequence[Path | str] = (),
     progress: Progress | None = None,
+    *,
+    isolated: bool = False,
 ) -> CheckResult:
-    """Compare two traces; perturbed references say how much rounding explains."""
+    """Compare two traces; perturbed references say how much rounding explains.
+
+    `isolated`: the candidate's and the perturbed reference's modules all started from the values of
+    the reference, which was recorded with taps.
+    """
     report = progress or (lambda *_: None)
     ours, theirs = Trace.open(reference), Trace.open(candidate)
     noisy = [Trace.open(path) for path in perturbed]
@@ -49,7 +56,8 @@ def check(
             for number, trace in enumerate(noisy)
         ]
         aligned, measured, scale_note = _measure(ours, theirs, spans, "candidate", report)
-        allowed = tolerances(_yardsticks(aligned, noise, BlockReader(spans[id(ours)])))
+        yardsticks = _yardsticks(aligned, noise, BlockReader(spans[id(ours)]))
+    allowed = tolerances(yardsticks, isolated=isolated)
     faults = {"reference": _faults(ours), "candidate": _faults(theirs)}
     results = tuple(
         _verdict(alignment, measured.get(alignment.id), allowed, order, faults)
@@ -61,7 +69,7 @@ def check(
         candidate=str(candidate),
         perturbed=tuple(str(path) for path in perturbed),
         tensors=results,
-        culprits=localize(results, aligned.consumers),
+        culprits=localize_isolated(results) if isolated else localize(results, aligned.consumers),
         coverage=_coverage(theirs),
         notes=tuple(
             note
@@ -95,10 +103,27 @@ def _measure(
     measured = {}
     for number, (id_, (expected, found)) in enumerate(pairs.items()):
         report(what, number, len(pairs))
-        scaled = id_.kind.is_gradient_of_activation or id_.kind is Kind.LOSS
-        measured[id_] = comparator.measure(expected, found, scale.factor if scaled else 1.0)
+        factor = scale.factor if id_.kind.carries_loss_scale else 1.0
+        measured[id_] = comparator.measure(expected, found, factor)
+        if id_.kind is Kind.GRAD and measured[id_].disagreements:
+            measured[id_] = _summed_if_nearer(comparator, expected, found, factor, measured[id_])
     report(what, len(pairs), len(pairs))
     return aligned, measured, scale.note
+
+
+def _summed_if_nearer(
+    comparator: Comparator,
+    expected: LogicalTensor,
+    found: LogicalTensor,
+    factor: float,
+    as_replicas: Measured,
+) -> Measured:
+    terms = as_terms(found)
+    if terms is None:
+        return as_replicas
+    as_sum = comparator.measure(expected, terms, factor)
+    nearer = as_sum.statistics.error_norm < as_replicas.statistics.error_norm
+    return as_sum if nearer else as_replicas
 
 
 def _pair(alignment: Alignment) -> Pair | None:

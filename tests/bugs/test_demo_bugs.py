@@ -4,17 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tracing import TrainConfig, check, explain, trace_here, trace_in_pool
+from tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
 from worker_pool import WorkerPool
 
 from ttrace.demo.bugs import BUGS, Bug
 
-PARTS = {
-    "forward": "forward",
-    "backward": "backward",
-    "main_grad": "main gradient",
-    "update": "update",
-}
 CANDIDATE = TrainConfig(dp=2, tp=2, microbatches=2)
 
 

@@ -21,7 +21,15 @@ from torch.multiprocessing.spawn import start_processes
 
 from ttrace.demo.bugs import BUGS, Bug, find_bug
 from ttrace.demo.model import ModelConfig, build_model
-from ttrace.demo.train import TrainConfig, build, forward_backward, main, microbatches, parse
+from ttrace.demo.train import (
+    TrainConfig,
+    build,
+    clip_gradients,
+    forward_backward,
+    main,
+    microbatches,
+    parse,
+)
 
 PARALLEL = TrainConfig(dp=2, tp=2, microbatches=2, layers=2)
 CORRECT = {
@@ -41,12 +49,21 @@ class Errors:
 
     loss: float
     gradients: dict[str, float]
+    clipped: dict[str, float]
     parameters: dict[str, float]
 
 
-def one_step(
-    config: TrainConfig, mesh: DeviceMesh | None = None
-) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Logical tensors of one step, by the name of the parameter."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    clipped: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+
+
+def one_step(config: TrainConfig, mesh: DeviceMesh | None = None) -> Step:
     model, optimizer = build(config, mesh)
     loss = forward_backward(model, optimizer, microbatches(config, mesh, 0), config)
     if mesh is not None:
@@ -54,8 +71,11 @@ def one_step(
         loss /= config.dp
     named = dict(model.named_parameters())
     gradients = {name: logical(parameter.grad) for name, parameter in named.items()}
+    clip_gradients(model, local=bool(config.planted and config.planted.clips_by_local_norm))
+    clipped = {name: logical(parameter.grad) for name, parameter in named.items()}
     optimizer.step()
-    return loss, gradients, {name: logical(parameter) for name, parameter in named.items()}
+    updated = {name: logical(parameter) for name, parameter in named.items()}
+    return Step(loss=loss, gradients=gradients, clipped=clipped, parameters=updated)
 
 
 def logical(tensor: Tensor | None) -> Tensor:
@@ -79,14 +99,14 @@ def run_cases(rank: int, folder: Path) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     errors = {}
     for name, config in CASES.items():
-        loss, gradients, parameters = one_step(config, mesh)
+        found = one_step(config, mesh)
         if rank == 0:
-            alone = replace(config, dp=1, tp=1, microbatches=1, bug=None)
-            expected_loss, expected_gradients, expected_parameters = one_step(alone)
+            expected = one_step(replace(config, dp=1, tp=1, microbatches=1, bug=None))
             errors[name] = {
-                "loss": abs(loss - expected_loss).item(),
-                "gradients": distances(gradients, expected_gradients),
-                "parameters": distances(parameters, expected_parameters),
+                "loss": abs(found.loss - expected.loss).item(),
+                "gradients": distances(found.gradients, expected.gradients),
+                "clipped": distances(found.clipped, expected.clipped),
+                "parameters": distances(found.parameters, expected.parameters),
             }
     if rank == 0:
         (folder / "errors.json").write_text(json.dumps(errors))
@@ -107,6 +127,7 @@ def test_four_ranks_equal_one_process_up_to_rounding(name: str, errors: dict[str
     found = errors[name]
     assert found.loss < ROUNDING
     assert max(found.gradients.values()) < ROUNDING
+    assert max(found.clipped.values()) < ROUNDING
     assert max(found.parameters.values()) < ROUNDING
 
 
@@ -117,9 +138,12 @@ def test_each_bug_first_shows_where_it_says(bug: Bug, errors: dict[str, Errors])
         assert found.loss > WRONG
     else:
         assert found.loss < ROUNDING
-    if bug.where == "update":
-        assert max(found.gradients.values()) < ROUNDING
+    if bug.where in ("state", "update"):
+        assert max(found.clipped.values()) < ROUNDING
         assert max(found.parameters.values()) > WRONG
+    elif bug.where == "grad_norm":
+        assert max(found.gradients.values()) < ROUNDING
+        assert max(found.clipped.values()) > WRONG
     else:
         assert max(found.gradients.values()) > WRONG
 
@@ -148,13 +172,17 @@ def test_bugs_have_unique_names_and_say_where_they_come_from() -> None:
     names = [bug.name for bug in BUGS]
     assert len(set(names)) == len(names) >= 9
     paths = {name for name, _ in build_model(ModelConfig(), seed=0).named_modules()}
-    stages = {"gradient reduction", "gradient accumulation", "optimizer step"}
+    stages = {"gradient reduction", "gradient accumulation", "gradient clipping", "optimizer step"}
     for bug in BUGS:
         assert bug.title
         assert bug.origin
         assert bug.culprit in paths | stages
-        planted = (bug.plant, bug.zero_grad_each_microbatch, bug.optimizer_before_parallel)
-        assert sum(bool(way) for way in planted) == 1, bug.name
+        flags = (
+            bug.zero_grad_each_microbatch,
+            bug.clips_by_local_norm,
+            bug.optimizer_before_parallel,
+        )
+        assert (bug.plant is not None) + sum(flags) == 1, bug.name
 
 
 def test_an_unknown_bug_is_answered_with_the_known_names() -> None:

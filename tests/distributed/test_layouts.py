@@ -8,7 +8,8 @@ import pytest
 from tracing import TrainConfig, check, explain, trace_here, trace_in_pool
 from worker_pool import WorkerPool
 
-from ttrace.core.results import Verdict
+from ttrace.core.ids import Kind
+from ttrace.core.results import CheckResult, Verdict
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=1),
@@ -59,6 +60,19 @@ def test_correct_layout_passes(
     assert set(result.counts()) == {Verdict.PASS}
     assert result.coverage.faults == ()
     assert result.coverage.hooks_fired == result.coverage.hooks_expected
+    assert not any("no local gradient" in note for note in result.notes)
+    assert kinds(result) == set(Kind) - {Kind.BUFFER}  # the demo's only buffer is a constant
+    assert slots(result, Kind.GRAD) == slots(result, Kind.PARAM)
+    assert slots(result, Kind.CLIPPED_GRAD) == slots(result, Kind.PARAM)
+
+
+def kinds(result: CheckResult) -> set[Kind]:
+    return {found.id.kind for found in result.tensors}
+
+
+def slots(result: CheckResult, kind: Kind) -> set[tuple[str, str]]:
+    """The parameters of which there is a tensor of this kind."""
+    return {(r.id.module, r.id.slot) for r in result.tensors if r.id.kind is kind}
 
 
 def test_several_steps_are_judged_each(

@@ -19,12 +19,14 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
 from torch.utils.checkpoint import checkpoint
 from tracing import check, explain
 from worker_pool import WorkerPool
 
 import ttrace
 from ttrace.attach import ENV_NOISE, ENV_OUT
+from ttrace.core.ids import Kind
 
 VOCAB, LENGTH, WIDTH, BATCH = 64, 12, 24, 8
 
@@ -98,6 +100,42 @@ class Convolutions(nn.Module):
         return self.head(self.body(x))
 
 
+class Gather(torch.autograd.Function):
+    """Parts of the sequence from all ranks; the gradient of a part goes back to its rank."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        parts = [torch.empty_like(part) for _ in range(ranks())]
+        if ranks() == 1:
+            return part.clone()
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].chunk(ranks(), dim=1)[dist.get_rank() if ranks() > 1 else 0]
+
+
+class SplitByHand(nn.Module):
+    """Sequence parallel as Megatron does it: a plain norm weight whose gradient is a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mine = x.chunk(ranks(), dim=1)[dist.get_rank() if ranks() > 1 else 0]
+        return self.head(Gather.apply(self.norm(mine)))
+
+
+def ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def by_hand(model: nn.Module) -> nn.Module:
+    return model
+
+
 def ddp(model: nn.Module) -> nn.Module:
     return DistributedDataParallel(model, find_unused_parameters=True)
 
@@ -153,10 +191,14 @@ CASES: dict[str, tuple[str, str, int, int]] = {
     "gpt-tp-microbatches": ("gpt", "tensor_parallel", 4, 2),
     "mlp-ddp": ("mlp", "ddp", 4, 1),
     "mlp-fsdp": ("mlp", "fsdp", 4, 2),
+    "mlp-hsdp": ("mlp", "hsdp", 4, 1),
     "mlp-uneven-tp": ("mlp", "uneven_tensor_parallel", 2, 2),
+    "split-by-hand": ("split", "by_hand", 2, 2),
     "convolutions-ddp": ("convolutions", "ddp", 2, 2),
     "convolutions-fsdp": ("convolutions", "fsdp", 2, 1),
 }
+# torch refuses to add up the norms of DTensors and plain tensors, which the others mix
+CLIPPED = {"mlp", "convolutions"}
 SPLITS_BATCH = {"ddp", "fsdp", "hsdp", "wrapped_recompute"}
 
 
@@ -164,7 +206,8 @@ def build(name: str) -> nn.Module:
     torch.manual_seed(0)
     if name.startswith("gpt"):
         return Gpt(recompute="module" if name == "gpt-recompute" else "")
-    return Mlp() if name == "mlp" else Convolutions()
+    models = {"mlp": Mlp, "split": SplitByHand, "convolutions": Convolutions}
+    return models[name]()
 
 
 def samples(name: str) -> tuple[Tensor, Tensor]:
@@ -172,9 +215,9 @@ def samples(name: str) -> tuple[Tensor, Tensor]:
     if name.startswith("gpt"):
         tokens = torch.randint(VOCAB, (BATCH, LENGTH + 1), generator=generator)
         return tokens[:, :-1], tokens[:, 1:]
-    shape = (BATCH, LENGTH, WIDTH) if name == "mlp" else (BATCH, 3, 6, 6)
+    shape = (BATCH, 3, 6, 6) if name == "convolutions" else (BATCH, LENGTH, WIDTH)
     return torch.randn(shape, generator=generator), torch.randint(
-        5, (BATCH, LENGTH) if name == "mlp" else (BATCH,), generator=generator
+        5, (BATCH,) if name == "convolutions" else (BATCH, LENGTH), generator=generator
     )
 
 
@@ -199,6 +242,11 @@ def train(name: str, layout: str, microbatches: int, dtype: str) -> None:
                 logits = model(x)
                 loss = F.cross_entropy(logits.flatten(0, -2).float(), y.flatten())
             (loss / microbatches).backward()
+        if layout == "by_hand":
+            for parameter in model.norm.parameters():
+                dist.all_reduce(parameter.grad)
+        if name in CLIPPED:
+            clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
 
 
@@ -238,3 +286,6 @@ def test_correct_model_passes(
     result = check(plain, folder, [noisy])
     assert result.exit_code == 0, explain(result)
     assert result.compared > 10
+    kinds = {found.id.kind for found in result.tensors}
+    assert Kind.GRAD in kinds
+    assert ({Kind.GRAD_NORM, Kind.CLIPPED_GRAD} <= kinds) == (name in CLIPPED)

@@ -39,6 +39,19 @@ def test_commands_of_the_page_run(
             main()
         printed = capsys.readouterr()
         assert ended.value.code == code, f"{command}\n{printed.out}{printed.err}"
+        if "demo --bug" in command:
+            assert words(printed.out)[: len(words(shown_in_readme()))] == words(shown_in_readme())
+
+
+def shown_in_readme() -> str:
+    """The output of the same command; numbers depend on the CPU, words and order do not."""
+    after = (ROOT / "README.md").read_text().split("<!-- output of: ttrace demo --bug ")[1]
+    assert after.startswith("column-input-grad -->")
+    return after.split("```text\n")[1].split("```")[0]
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split() if not re.fullmatch(r"[\d.e+-]+", word)]
 
 
 def test_every_page_with_commands_is_in_the_list() -> None:

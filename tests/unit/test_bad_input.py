@@ -161,7 +161,7 @@ class TestUndecided:
         other = tiny_train.record(tmp_path / "other", "--scale", "1.5")
         outcome = check(recorded / "good", other)
         outcome.require(2, "no perturbed reference has it", "--perturbed")
-        check(recorded / "good", recorded / "good").require(0, "22 exactly equal")
+        check(recorded / "good", recorded / "good").require(0, "38 exactly equal")
 
     def test_nothing_compared_is_not_success(self, tmp_path: Path) -> None:
         """The one common id cannot be measured, and the rest is the candidate's alone."""

@@ -58,6 +58,7 @@ class TestOneStep:
             "1:grad_output.0": kept["output"].grad,
             "0:grad_output.0": kept["hidden"].grad,
             "0:grad_input.0": x.grad,
+            "0:grad.weight": model[0].weight.grad,
             "0:main_grad.weight": model[0].weight.grad,
             "1:main_grad.bias": model[1].bias.grad,
             "0:param_after.weight": model[0].weight,
@@ -128,7 +129,7 @@ class TestOneStep:
         assert trace.summary.hooks_expected == 0
 
 
-PARAMETER = ("param", "main_grad")
+PARAMETER = ("param", "grad", "main_grad")
 
 
 class TestLoss:

@@ -74,7 +74,7 @@ class TestCommand:
     def test_of_ttrace_run_is_not_seen_by_a_shell(self, trace: Path, tmp_path: Path) -> None:
         script = f'echo "$1"; {replay(trace)}'
         command = ("--", "sh", "-c", script, "sh", "$HOME; --out *")
-        invoke("run", "--out", tmp_path / "out", *command).require(0, "23 tensors from 1 of 1")
+        invoke("run", "--out", tmp_path / "out", *command).require(0, "39 tensors from 1 of 1")
         assert (tmp_path / "out" / "output.log").read_text() == "$HOME; --out *\n"
 
 
@@ -128,7 +128,7 @@ class TestFailure:
             "perturbed-1",
             "candidate",
         }
-        invoke("show", tmp_path / "out" / "reference").require(0, "23 tensors")
+        invoke("show", tmp_path / "out" / "reference").require(0, "39 tensors")
 
 
 class TestScript:

@@ -34,9 +34,15 @@ STEP = (
     *(":grad_output.0", "e:grad_output.0", "e:grad_input.0", "b:grad_output.0"),
     *("b.d:grad_output.0", "b.d:grad_input.0", "b.c:grad_output.0", "b.c:grad_input.0"),
     *("b:grad_input.0", "a:grad_output.0", "a:grad_input.0"),
+    *("a:grad.weight", "b.c:grad.weight", "b.d:grad.weight", "e:grad.weight"),
     *("a:main_grad.weight", "b.c:main_grad.weight", "b.d:main_grad.weight", "e:main_grad.weight"),
+    *(":grad_norm", "a:clipped_grad.weight", "b.c:clipped_grad.weight"),
+    *("b.d:clipped_grad.weight", "e:clipped_grad.weight"),
+    *("a:optimizer.weight.exp_avg", "b.c:optimizer.weight.exp_avg"),
+    *("b.d:optimizer.weight.exp_avg", "e:optimizer.weight.exp_avg"),
     *("a:param_after.weight", "b.c:param_after.weight"),
     *("b.d:param_after.weight", "e:param_after.weight"),
+    *("b.d:buffer.mean",),
 )
 
 
@@ -104,15 +110,30 @@ def all_of(kind: str) -> str:
         (all_of("param"), "initial parameters", "parameters"),
         (":input.0 a:input.0 a:output.0", "model input", "inputs"),
         # after the backward
-        ("b.c:main_grad.weight", "b.c", "main gradient"),
+        ("b.c:grad.weight", "b.c", "weight gradient"),
+        (all_of("grad"), "backward", "weight gradient"),
+        ("b.c:main_grad.weight", "b.c", "gradient reduction"),
         (all_of("main_grad"), "gradient accumulation", "main gradient"),
+        (":grad_norm", "gradient clipping", "grad norm"),
+        ("e:clipped_grad.weight", "gradient clipping", "clip"),
+        (all_of("clipped_grad"), "gradient clipping", "clip"),
+        ("a:optimizer.weight.exp_avg", "optimizer step", "state"),
+        (all_of("optimizer"), "optimizer step", "state"),
         ("e:param_after.weight", "e", "update"),
         (all_of("param_after"), "optimizer step", "update"),
+        ("b.d:buffer.mean", "b.d", "buffer"),
         # an earlier stage explains a later one
         ("a:param.weight :input.0", "a.weight", "parameters"),
         ("e:output.0 a:grad_input.0", "e", "forward"),
         (f"a:grad_input.0 {all_of('main_grad')}", "a", "backward"),
-        (f"b.c:main_grad.weight {all_of('param_after')}", "b.c", "main gradient"),
+        ("b.c:grad.weight b.c:main_grad.weight :grad_norm", "b.c", "weight gradient"),
+        (f"a:grad_input.0 {all_of('grad')}", "a", "backward"),
+        (f"b.c:main_grad.weight {all_of('param_after')}", "b.c", "gradient reduction"),
+        (f"{all_of('main_grad')} :grad_norm", "gradient accumulation", "main gradient"),
+        (f":grad_norm {all_of('clipped_grad')}", "gradient clipping", "grad norm"),
+        (f"{all_of('clipped_grad')} {all_of('optimizer')}", "gradient clipping", "clip"),
+        (f"{all_of('optimizer')} {all_of('param_after')}", "optimizer step", "state"),
+        ("e:param_after.weight b.d:buffer.mean", "e", "update"),
     ],
 )
 def test_the_first_wrong_tensor_names_the_culprit(wrong: str, where: str, part: str) -> None:
@@ -189,6 +210,55 @@ class TestMainGradients:
     def test_of_some_modules_accuse_each(self) -> None:
         culprits = blame("a:main_grad.weight e:main_grad.weight")
         assert {c.where for c in culprits} == {"a", "e"}
+
+    def test_without_a_local_one_accuse_the_module(self) -> None:
+        """Traces of gradients that no hook saw."""
+        result = TensorResult(
+            id=id_of("b.c:main_grad.weight"), verdict=Verdict.MISMATCH, order=0, ratio=7.0
+        )
+        right = [
+            replace(result, id=id_of(f"{m}:main_grad.weight"), verdict=Verdict.PASS) for m in "aef"
+        ]
+        (culprit,) = localize([result, *right], {})
+        assert (culprit.where, culprit.part) == ("b.c", "main gradient")
+
+
+class TestLocalGradients:
+    def test_whose_replicas_disagree_were_not_reduced(self) -> None:
+        (culprit,) = blame({"b.c:grad.weight": Verdict.CONFLICT})
+        assert (culprit.where, culprit.part) == ("b.c", "gradient reduction")
+
+    def test_of_some_modules_accuse_each(self) -> None:
+        wrong = {"a:grad.weight": Verdict.MISMATCH, "e:grad.weight": Verdict.CONFLICT}
+        named = {(culprit.where, culprit.part) for culprit in blame(wrong)}
+        assert named == {("a", "weight gradient"), ("e", "gradient reduction")}
+
+    def test_that_are_missing_accuse_the_module(self) -> None:
+        (culprit,) = blame({"e:grad.weight": Verdict.MISSING})
+        assert (culprit.where, culprit.part) == ("e", "weight gradient")
+
+
+class TestClipping:
+    names = (":grad_norm", *all_of("clipped_grad").split())
+
+    def test_by_the_candidate_alone_explains_a_wrong_update(self) -> None:
+        extra = dict.fromkeys(self.names, Verdict.EXTRA)
+        later = dict.fromkeys(all_of("param_after").split(), Verdict.MISMATCH)
+        (culprit,) = blame(extra | later)
+        assert (culprit.where, culprit.part) == ("gradient clipping", "clip")
+        assert culprit.reason == "the candidate clips its gradients, the reference does not"
+        assert blame(extra) == ()
+
+    def test_by_the_reference_alone_is_wrong(self) -> None:
+        (culprit,) = blame(dict.fromkeys(self.names, Verdict.MISSING))
+        assert (culprit.where, culprit.part) == ("gradient clipping", "grad norm")
+
+
+class TestOptimizerState:
+    def test_that_is_missing_asks_for_its_parameters(self) -> None:
+        (culprit,) = blame(dict.fromkeys(all_of("optimizer").split(), Verdict.MISSING))
+        assert culprit.where == "optimizer step"
+        assert "it has no state for 4 parameters" in culprit.reason
 
 
 class TestUpdates:

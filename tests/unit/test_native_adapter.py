@@ -11,7 +11,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from capturing import Calling, hook_count, record
@@ -179,6 +179,18 @@ class TestTensors:
         again = adapter.rewrap(local * 2, like=x)
         assert isinstance(again, DTensor)
         assert (again.placements, again.shape) == (x.placements, x.shape)
+
+    @pytest.mark.usefixtures("group")
+    def test_pending_reductions_are_done(self) -> None:
+        adapter = find_adapter(model())
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+        partial = DTensor.from_local(torch.ones(2, 4), mesh, [Partial(), Shard(1)])
+        done = adapter.reduced(partial)
+        assert isinstance(done, DTensor)
+        assert done.placements == (Replicate(), Shard(1))
+        assert adapter.reduced(done) is done
+        plain = torch.ones(2)
+        assert adapter.reduced(plain) is plain
 
     @pytest.mark.usefixtures("group")
     def test_a_local_tensor_remembers_its_layout_only_while_tracked(self) -> None:

@@ -140,7 +140,7 @@ class TestLoss:
     def test_moves_as_far_as_the_noise_of_the_tensor_behind_it(self) -> None:
         tolerance = self.tolerance(0.0, **self.last(0.5, 4.0))
         assert tolerance.error_norm == pytest.approx(FACTOR * 0.5 * 4.0 / math.sqrt(100))
-        assert tolerance.source == "3 x noise of the tensor it summarises"
+        assert tolerance.source == "3 x noise of the tensors it summarises"
 
     def test_keeps_its_own_noise_when_that_is_larger(self) -> None:
         assert self.tolerance(0.9, **self.last(0.5, 4.0)).error_norm == FACTOR * 0.9
@@ -162,6 +162,62 @@ class TestLoss:
     def test_floor_is_for_the_loss_alone(self) -> None:
         found = allow(**{"a:output.0": yardstick(0.0, volume=1), **self.last(0.5, 4.0)})
         assert found["a:output.0"].source == "3 x 16 eps"
+
+
+class TestGradNorm:
+    def tolerance(self, norm_noise: float, **more: Yardstick) -> Tolerance:
+        dtype = more["a:main_grad.weight"].dtype
+        norm = yardstick(norm_noise, norm=5.0, volume=1, dtype=dtype)
+        return allow(**{":grad_norm": norm, **more})[":grad_norm"]
+
+    def gradients(self, *changes: float, dtype: str = "float32") -> dict[str, Yardstick]:
+        return {
+            f"{module}:main_grad.weight": yardstick(change, norm=size, dtype=dtype)
+            for module, size, change in zip("ab", (3.0, 4.0), changes, strict=True)
+        }
+
+    def test_moves_as_far_as_the_noise_of_the_gradients_behind_it(self) -> None:
+        along = math.hypot(3.0 * 0.5, 4.0 * 0.2) / math.sqrt(100)
+        across = (0.5**2 + 0.2**2) / 2
+        tolerance = self.tolerance(0.0, **self.gradients(0.5, 0.2))
+        assert tolerance.error_norm == pytest.approx(FACTOR * (along + across) / 5.0)
+        assert tolerance.source == "3 x noise of the tensors it summarises"
+
+    @pytest.mark.parametrize(
+        ("dtype", "floor"), [("float32", SCALAR_FLOOR_EPS * EPS), ("bfloat16", EPS_BF16)]
+    )
+    def test_without_noise_is_rounded_a_few_times(self, dtype: str, floor: float) -> None:
+        tolerance = self.tolerance(0.0, **self.gradients(0.0, 0.0, dtype=dtype))
+        assert tolerance.error_norm == pytest.approx(FACTOR * floor * 5.0)
+        assert tolerance.source == "3 x rounding of a norm"
+
+    def test_keeps_its_own_noise_when_that_is_larger(self) -> None:
+        assert self.tolerance(0.9, **self.gradients(0.5, 0.2)).error_norm == FACTOR * 0.9
+
+    @pytest.mark.parametrize(
+        ("name", "power"), [("a:clipped_grad.weight", 1), ("a:optimizer.weight.exp_avg_sq", 2)]
+    )
+    def test_gives_its_share_to_what_is_scaled_by_it(self, name: str, power: int) -> None:
+        norm = yardstick(0.5, norm=5.0, volume=1)
+        found = allow(**{":grad_norm": norm, name: yardstick(1e-9)})[name]
+        assert found.error_norm == pytest.approx(power * FACTOR * 0.1 * 10.0)
+        assert found.source == "tolerance of the gradient norm"
+        assert allow(**{":grad_norm": norm, name: yardstick(8.0)})[name].error_norm == FACTOR * 8.0
+
+    def test_of_another_step_gives_nothing(self) -> None:
+        norm = yardstick(0.5, norm=5.0, volume=1)
+        found = allow(**{"step1/:grad_norm": norm, "a:clipped_grad.weight": yardstick(1e-9)})
+        assert found["a:clipped_grad.weight"].source == "3 x eps of its dtype"
+
+
+class TestOptimizerState:
+    def test_may_move_as_far_as_it_was_seen_to(self) -> None:
+        assert allowed("a:optimizer.weight.exp_avg", 0.5).error_norm == FACTOR * 0.5
+        assert allowed("a:optimizer.weight.exp_avg", 0.0).source == "3 x eps of its dtype"
+
+    def test_a_count_of_steps_must_be_equal(self) -> None:
+        tolerance = allowed("a:optimizer.weight.step", 0.0, volume=1)
+        assert tolerance == Tolerance(error_norm=0.0, source="must be equal")
 
 
 class TestUpdates:

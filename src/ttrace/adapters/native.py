@@ -90,6 +90,12 @@ class NativeAdapter:
         tag = getattr(tensor, _TAG, None)
         return None if tag is None else tag[1]
 
+    def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, DTensor) or not any(p.is_partial() for p in tensor.placements):
+            return tensor
+        whole = [Replicate() if p.is_partial() else p for p in tensor.placements]
+        return tensor.redistribute(placements=whole)
+
     def rewrap(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if not isinstance(like, DTensor):
             return local
@@ -101,6 +107,10 @@ class NativeAdapter:
             shape=like.shape,
             stride=like.stride(),
         )
+
+    def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        if (tag := getattr(source, _TAG, None)) is not None:
+            setattr(tensor, _TAG, tag)
 
     @contextmanager
     def tracking(self) -> Iterator[None]:

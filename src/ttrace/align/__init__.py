@@ -13,6 +13,7 @@ from ttrace.align.batch import Batch, match_batches, own_batch
 from ttrace.align.place import OwnShape, Placer
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor
+from ttrace.core.plan import Place
 from ttrace.core.reader import Trace
 from ttrace.core.record import Record
 from ttrace.core.spans import SpanReader
@@ -40,6 +41,7 @@ class Aligned:
     reference_batch: Batch
     candidate_batch: Batch
     consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
+    places: dict[tuple[TensorId, int, int], Place] = field(default_factory=dict)
 
 
 def align_one(trace: Trace, spans: SpanReader) -> dict[TensorId, LogicalTensor | str]:
@@ -73,6 +75,7 @@ def align(
         reference_batch=reference_batch,
         candidate_batch=candidate_batch,
         consumers=_consumers(candidate),
+        places=theirs.places,
     )
 
 
@@ -89,11 +92,8 @@ def _align_id(
         left, right = _placed(ours, expected), _placed(theirs, found)
         return _alignment(id_, left, right, stored_elsewhere=elsewhere)
     own = ours.own_shape(expected)
-    attempts = [
-        (ours.place(expected, shape), theirs.place(found, shape))
-        for shape in _shapes_to_try(own, theirs.own_shape(found))
-    ]
-    for left, right in attempts:
+    for shape in _shapes_to_try(own, theirs.own_shape(found)):
+        left, right = ours.place(expected, shape), theirs.place(found, shape)
         if isinstance(left, LogicalTensor) and isinstance(right, LogicalTensor):
             return Alignment(id=id_, reference=left, candidate=right)
     if own.stacked:

@@ -15,6 +15,7 @@ from ttrace.align.batch import Batch
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, Runs
 from ttrace.core.logical import LogicalTensor, Piece, assemble
+from ttrace.core.plan import Place
 from ttrace.core.reader import Trace
 from ttrace.core.record import Record
 
@@ -44,8 +45,10 @@ class Unplaceable(Exception):
 class _Placed:
     record: Record
     layout: Layout
+    outer: Layout  # of the microbatch; the layout splits it further
     # Every microbatch holds the whole shape and contributes to the value, as to a loss.
     contributes: bool = False
+    shared: bool = False  # the same for all samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Placer:
         self._trace = trace
         self._batch = batch
         self._shared: dict[TensorId, bool] = {}
+        self.places: dict[tuple[TensorId, int, int], Place] = {}
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
@@ -93,8 +97,22 @@ class Placer:
             ]
         except Unplaceable as problem:
             return str(problem)
+        self._remember(placed)
         inferred = any(item.record.layout is None and not item.layout.is_full for item in placed)
         return assemble(own.shape, pieces, ["layout inferred from the shape"] if inferred else [])
+
+    def _remember(self, placed: Sequence[_Placed]) -> None:
+        """Keep where every record sits, for a later run that must not guess."""
+        groups = list(dict.fromkeys(self._group(item.record) for item in placed))
+        for item in placed:
+            record = item.record
+            if not record.recompute:
+                index, count = 0, 1
+                if item.shared:
+                    index, count = groups.index(self._group(record)), len(groups)
+                self.places[record.id, record.rank, record.microbatch] = Place(
+                    layout=item.layout, outer=item.outer, share=(index, count)
+                )
 
     def _whole_batch(self, record: Record, shape: Shape) -> Shape:
         """The shape with its batch dim grown from this microbatch to the whole batch."""
@@ -117,7 +135,7 @@ class Placer:
         part = shape[0] // len(peers)
         mine = Layout.full(shape).take(0, [Run(peers.index(record.rank) * part, part)])
         whole = self._place(record, [record], mine.local_shape)
-        return _Placed(record, mine.then(whole.layout), contributes=whole.contributes)
+        return _Placed(record, mine.then(whole.layout), mine, contributes=whole.contributes)
 
     def _peers(self, record: Record) -> tuple[int, ...]:
         return self._batch.peers(_shard(record)) or tuple(sorted(self._trace.ranks))
@@ -140,11 +158,13 @@ class Placer:
         shared = split and not reordered
         shared = shared and (local == shape or self._is_shard_of_table(record, records, shape))
         contributes = record.id.kind is Kind.LOSS and shard in self._batch.samples
+        contributes = contributes or record.id.kind is Kind.GRAD
         if shared and (record.id.kind.is_gradient_of_activation or not shape):
             contributes = True
         if local == shape and not reordered:
             layout = Layout.full(shape) if known is None else known
-            return _Placed(record, layout, contributes=contributes)
+            full = Layout.full(shape)
+            return _Placed(record, layout, full, contributes=contributes, shared=shared)
         if len(local) != len(shape):
             raise Unplaceable(
                 f"rank {record.rank} holds {len(local)} dims {local}, expected {len(shape)} "
@@ -155,7 +175,7 @@ class Placer:
             inner = known if known is not None else self._infer(record, records, outer.local_shape)
             if inner is not None and inner.shape == outer.local_shape:
                 term = contributes and (outer.is_full or not shared)
-                return _Placed(record, outer.then(inner), contributes=term)
+                return _Placed(record, outer.then(inner), outer, contributes=term, shared=shared)
         raise Unplaceable(
             f"rank {record.rank} holds shape {local} in microbatch {record.microbatch}, which "
             f"is no shard "
@@ -304,6 +324,8 @@ class Placer:
     def _require_all_groups(self, records: Sequence[Record]) -> None:
         """A gradient has a term wherever its value was; a loss, in the same microbatches."""
         id_ = records[0].id
+        if id_.kind is Kind.GRAD:
+            return  # a parameter that a microbatch does not use gets nothing from it
         if id_.kind is Kind.LOSS:
             stored = {record.microbatch for record in self._trace.by_id()[id_]}
             shards = [shard for shard in self._batch.samples if shard[0] == id_.step]

@@ -7,6 +7,7 @@ never from full backward hooks, which break programs that work in place. No hook
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -69,8 +70,8 @@ class ModuleHooks:
         return tuple(path for path in self._paths if path not in called)
 
     def _install(self, path: str, module: nn.Module) -> list[RemovableHandle]:
-        def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._guarded(path, lambda: self._enter(path, args, kwargs))
+        def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._guarded(path, lambda: self._entered(path, args, kwargs))
 
         def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             return self._guarded(path, lambda: self._returned(path, output))
@@ -80,10 +81,10 @@ class ModuleHooks:
                 self.calls.leave()
 
         return [
-            module.register_forward_pre_hook(pre, prepend=True, with_kwargs=True),
-            module.register_forward_hook(post, with_kwargs=True),
+            module.register_forward_pre_hook(eager(pre), prepend=True, with_kwargs=True),
+            module.register_forward_hook(eager(post), with_kwargs=True),
             # Also after an exception: early-stopped recomputation leaves modules by one.
-            module.register_forward_hook(leave, always_call=True),
+            module.register_forward_hook(eager(leave), always_call=True),
         ]
 
     def _guarded(self, where: str, work: Callable[[], Any]) -> Any:
@@ -96,7 +97,15 @@ class ModuleHooks:
             self._recorder.fault(where, error)
             return None
 
-    def _enter(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _entered(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the module gets instead of its arguments; None leaves them as they are."""
+        call, inputs = self._enter(path, args, kwargs)
+        for slot, tensor in inputs:
+            self._record(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
+
+    def _enter(
+        self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Call, list[tuple[str, torch.Tensor]]]:
         inputs: list[tuple[str, torch.Tensor]] = []
         first = None
         try:
@@ -104,8 +113,7 @@ class ModuleHooks:
             first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
         finally:
             call = self.calls.enter(path, first)  # also after a fault: `leave` will run
-        for slot, tensor in inputs:
-            self._record(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
+        return call, inputs
 
     def _returned(self, path: str, output: Any) -> Any:
         call = self.calls.current()
@@ -170,6 +178,14 @@ class ModuleHooks:
             return noisy
 
         self._tensor_handles.append(tensor.register_hook(arrived))
+
+
+def eager(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that a compiler must not trace into: it would see no values.
+
+    Whoever compiles has imported torch._dynamo; for all others that would be a second of import.
+    """
+    return torch.compiler.disable(hook) if "torch._dynamo" in sys.modules else hook
 
 
 def _expects_gradient(tensor: torch.Tensor) -> bool:

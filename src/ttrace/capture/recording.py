@@ -6,6 +6,7 @@ import inspect
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -15,12 +16,19 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ttrace.capture.buffers import Buffers
+from ttrace.capture.clipping import watch_clipping
 from ttrace.capture.hooks import ModuleHooks
+from ttrace.capture.leaves import leaves
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.noise import Noise
+from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
+from ttrace.capture.taps import TappingHooks
+from ttrace.capture.weights import WeightHooks
 from ttrace.core.adapter import Adapter
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.plan import Plan, plan_file
 from ttrace.core.record import ModuleInfo, RankInfo, Summary
 from ttrace.core.writer import TraceWriter
 
@@ -38,6 +46,8 @@ class RecordingTracer:
         folder: Path,
         steps: int,
         noise_seed: int | None,
+        taps: bool = False,
+        plans: Path | None = None,
     ) -> None:
         place = adapter.place()
         info = RankInfo(
@@ -56,13 +66,17 @@ class RecordingTracer:
         self._adapter = adapter
         self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
         self._noise = None if noise_seed is None else Noise(noise_seed, adapter)
-        self._hooks = ModuleHooks(adapter, self._recorder, self._noise)
+        self._hooks = self._choose_hooks(taps=taps, plans=plans, rank=place.rank)
+        self._weights = WeightHooks(adapter, self._recorder)
+        self._buffers = Buffers(adapter)
         self._steps = steps
         self._done = 0
         self._inside = False
         self._closed = False
         self._loss_named = False
         self._gradients_taken = False
+        self._clipped = self._clipped_taken = False
+        self._norm: torch.Tensor | None = None
         self._restore: list[Callable[[], None]] = []
         self._notes: list[str] = []
         self._optimizers = optimizers
@@ -72,6 +86,15 @@ class RecordingTracer:
         # Also in children of multiprocessing, where atexit does not run.
         Finalize(None, self._close, exitpriority=0)
 
+    def _choose_hooks(self, *, taps: bool, plans: Path | None, rank: int) -> ModuleHooks:
+        if plans is not None:
+            plan = Plan.read(plan_file(plans, rank))
+            overwriter = Overwriter(plan, self._adapter, self._noise)
+            return TappingHooks(self._adapter, self._recorder, overwriter)
+        if taps:
+            return TappingHooks(self._adapter, self._recorder, None)
+        return ModuleHooks(self._adapter, self._recorder, self._noise)
+
     @contextmanager
     def step(self) -> Iterator[None]:
         if self._closed or self._inside:
@@ -79,7 +102,11 @@ class RecordingTracer:
             return
         self._begin()
         try:
-            with self._adapter.tracking(), watch_backward(self._around_backward):
+            with (
+                self._adapter.tracking(),
+                watch_backward(self._around_backward),
+                watch_clipping(self._before_clipping),
+            ):
                 yield
         except BaseException:
             self._abandon()
@@ -95,8 +122,12 @@ class RecordingTracer:
     def _begin(self) -> None:
         self._inside = True
         self._loss_named = self._gradients_taken = False
+        self._clipped = self._clipped_taken = False
+        self._norm = None
         self._updated.clear()
         self._hooks.begin(self._done)
+        self._guarded("the parameters' hooks", self._begin_weights)
+        self._guarded("the buffers", self._buffers.begin)
         self._each_parameter(Kind.PARAM, lambda parameter: parameter)
         if self._noise is not None:
             for parameter in self._adapter.parameters():
@@ -105,6 +136,7 @@ class RecordingTracer:
 
     def _end(self) -> None:
         self._take_gradients()
+        self._take_clipped()
         missing = len(self._optimizers) - len(self._updated)
         if missing:
             self._notes.append(
@@ -112,9 +144,12 @@ class RecordingTracer:
                 "inside tracer.step(), so there are no updated parameters to compare"
             )
         elif self._optimizers:
+            self._guarded("the optimizer's state", self._take_optimizer_state)
             self._each_parameter(Kind.PARAM_AFTER, lambda parameter: parameter)
+        self._guarded("the buffers", self._take_buffers)
         self._inside = False
         self._hooks.end()
+        self._weights.end()
         self._recorder.end_step()
         self._done += 1
         if self._done >= self._steps:
@@ -124,23 +159,91 @@ class RecordingTracer:
         """A step that raised is not a step: its trace gets no end, so that it never looks whole."""
         self._restore_parameters()
         self._hooks.end()
+        self._weights.end()
         self._close()
         self._inside = False
 
     def _before_update(self, *_: Any) -> None:
         if self._inside:
             self._take_gradients()
+            self._take_clipped()
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._inside:
             self._updated.add(id(optimizer))
 
     def _take_gradients(self) -> None:
-        """Once a step, at the first optimizer step: the gradients are final then."""
+        """Once a step, before clipping or the first optimizer step: all are reduced by then."""
         self._restore_parameters()
         if not self._gradients_taken:
             self._gradients_taken = True
             self._each_parameter(Kind.MAIN_GRAD, self._adapter.main_grad)
+            self._guarded("parameters without a local gradient", self._note_unseen)
+
+    def _note_unseen(self) -> None:
+        unseen = [
+            f"{p.module}.{p.name}".lstrip(".")
+            for p in self._adapter.parameters()
+            if self._adapter.main_grad(p.tensor) is not None
+            and not self._weights.has(p.module, p.name)
+        ]
+        if unseen:
+            more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
+            self._notes.append(
+                f"step {self._done}: no local gradient was seen of {', '.join(unseen[:3])}{more}, "
+                "only the reduced one"
+            )
+
+    def _before_clipping(self, norm: torch.Tensor | None) -> torch.Tensor | None:
+        """The norm may wait for its reduction, which torch would do next: done here, it is seen."""
+        whole = [norm]
+
+        def take() -> None:
+            whole[0] = None if norm is None else self._adapter.reduced(norm)
+            self._take_norm(whole[0])
+
+        self._guarded("the gradient norm", take)
+        return whole[0]
+
+    def _take_norm(self, norm: torch.Tensor | None) -> None:
+        self._take_gradients()
+        first, self._clipped = not self._clipped, True
+        if first:
+            self._norm = norm
+            if norm is not None:
+                id_ = TensorId(step=self._done, module="", kind=Kind.GRAD_NORM)
+                self._recorder.value(id_, norm)
+        elif not self._is_first_norm(norm):
+            # Parameters of several meshes are clipped in groups, by one common norm.
+            note = f"step {self._done}: gradients were clipped by several norms; the first is kept"
+            self._notes += [] if note in self._notes else [note]
+
+    def _is_first_norm(self, norm: torch.Tensor | None) -> bool:
+        if norm is None or self._norm is None:
+            return norm is self._norm
+        ours, theirs = (self._adapter.localise(each)[0] for each in (self._norm, norm))
+        return bool((ours == theirs).all())
+
+    def _take_clipped(self) -> None:
+        if self._clipped and not self._clipped_taken:
+            self._clipped_taken = True
+            self._each_parameter(Kind.CLIPPED_GRAD, self._adapter.main_grad)
+
+    def _take_optimizer_state(self) -> None:
+        for parameter in self._adapter.parameters():
+            for optimizer in self._optimizers:
+                # Not by index: asking a defaultdict would make a state.
+                state = optimizer.state.get(parameter.tensor, {})
+                for slot, tensor in leaves(state, parameter.name):
+                    self._value(Kind.OPTIMIZER, parameter.module, slot, tensor)
+
+    def _take_buffers(self) -> None:
+        for module, name, value in self._buffers.changed():
+            self._value(Kind.BUFFER, module, name, value)
+
+    def _value(self, kind: Kind, module: str, slot: str, tensor: torch.Tensor) -> None:
+        id_ = TensorId(step=self._done, module=module, kind=kind, slot=slot)
+        self._guarded(str(id_), lambda: self._recorder.value(id_, tensor))
 
     def _restore_parameters(self) -> None:
         for restore in self._restore:
@@ -152,12 +255,26 @@ class RecordingTracer:
     ) -> None:
         for parameter in self._adapter.parameters():
             id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=parameter.name)
-            try:
-                tensor = tensor_of(parameter.tensor)
-                if tensor is not None:
-                    self._recorder.value(id_, tensor)
-            except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
-                self._recorder.fault(str(id_), error)
+            self._guarded(str(id_), partial(self._take, id_, parameter.tensor, tensor_of))
+
+    def _take(
+        self,
+        id_: TensorId,
+        parameter: nn.Parameter,
+        tensor_of: Callable[[nn.Parameter], torch.Tensor | None],
+    ) -> None:
+        tensor = tensor_of(parameter)
+        if tensor is not None:
+            self._recorder.value(id_, tensor)
+
+    def _guarded(self, what: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
+            self._recorder.fault(what, error)
+
+    def _begin_weights(self) -> None:
+        self._weights.begin(self._done, self._hooks.calls)
 
     @contextmanager
     def _around_backward(self, losses: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -165,6 +282,7 @@ class RecordingTracer:
         sequence = self._recorder.next_sequence()
         self._hooks.calls.backward_microbatch = None
         yield
+        self._guarded("the parameters' gradients", self._weights.end_backward)
         if not self._loss_named:
             for loss in losses:
                 self._record_loss(loss, self._hooks.calls.backward_microbatch, sequence)
@@ -185,6 +303,7 @@ class RecordingTracer:
             return
         self._closed = True
         self._hooks.remove()
+        self._weights.remove()
         for handle in self._handles:
             handle.remove()
         if self._inside:

@@ -61,8 +61,14 @@ class Adapter(Protocol):
     def gradient_layout(self, tensor: torch.Tensor) -> Layout | None:
         """The layout of the gradient of this tensor, where the gradient itself does not know it."""
 
+    def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor with its pending reductions done: a collective of all ranks that hold it."""
+
     def rewrap(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """The inverse of localise: a tensor of the kind of `like` around new local values."""
+
+    def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        """`tensor` took the place of `source`: what is known of its layout goes on to hold."""
 
     def tracking(self) -> AbstractContextManager[None]:
         """Held while a step is traced, for adapters that must watch their framework."""

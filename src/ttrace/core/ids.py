@@ -25,8 +25,13 @@ class Kind(StrEnum):
     LOSS = "loss"
     GRAD_OUTPUT = "grad_output"
     GRAD_INPUT = "grad_input"
-    MAIN_GRAD = "main_grad"  # after every reduction, as the optimizer sees it
+    GRAD = "grad"  # of a parameter, by one microbatch of one rank, before any reduction
+    MAIN_GRAD = "main_grad"  # after every reduction, before clipping
+    GRAD_NORM = "grad_norm"  # by which gradients are clipped
+    CLIPPED_GRAD = "clipped_grad"  # as the optimizer gets it, where something clipped
+    OPTIMIZER = "optimizer"  # state of the optimizer after its step
     PARAM_AFTER = "param_after"  # after the optimizer step
+    BUFFER = "buffer"  # after the step, where it changed
 
     @property
     def is_activation(self) -> bool:
@@ -36,6 +41,11 @@ class Kind(StrEnum):
     @property
     def is_gradient_of_activation(self) -> bool:
         return self in (Kind.GRAD_OUTPUT, Kind.GRAD_INPUT)
+
+    @property
+    def carries_loss_scale(self) -> bool:
+        """Whether the factor by which a rank scales its own loss is still in it."""
+        return self.is_gradient_of_activation or self in (Kind.LOSS, Kind.GRAD)
 
 
 _ACTIVATIONS = frozenset({Kind.INPUT, Kind.OUTPUT, Kind.GRAD_OUTPUT, Kind.GRAD_INPUT})

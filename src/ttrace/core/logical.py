@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttrace.core.coverage import Box, disjoint_covers, find_gaps
 from ttrace.core.layout import Layout
@@ -54,6 +54,24 @@ class LogicalTensor:
     def sequence(self) -> int:
         """When a rank first made it: the execution order."""
         return min(piece.records[0].sequence for piece in self.pieces)
+
+
+def as_terms(tensor: LogicalTensor) -> LogicalTensor | None:
+    """Replicas taken as terms of one sum instead, where no layout vouches for them.
+
+    A plain local gradient may be either: frameworks that split the sequence by hand sum it later.
+    """
+    pieces = [*tensor.pieces, *tensor.replicas]
+    if any(record.layout is not None for piece in pieces for record in piece.records):
+        return None
+    sums: dict[Layout, list[Piece]] = {}
+    for piece in pieces:
+        sums.setdefault(piece.layout, []).append(piece)
+    terms = tuple(
+        Piece(layout=layout, records=tuple(r for piece in found for r in piece.records))
+        for layout, found in sums.items()
+    )
+    return replace(tensor, pieces=terms, replicas=())
 
 
 def assemble(

@@ -80,7 +80,7 @@ class Culprit:
     """Where the first thing went wrong: a module or a stage of the step, and which part."""
 
     where: str
-    part: str  # forward, backward, main gradient, update, inputs, parameters
+    part: str  # forward, backward, weight gradient, gradient reduction, clip, state, update ...
     reason: str
     evidence: tuple[TensorId, ...]
 
@@ -118,6 +118,7 @@ class CheckResult:
     culprits: tuple[Culprit, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
+    isolation: CheckResult | None = None  # of the isolated run, when there was one
 
     @property
     def failures(self) -> tuple[TensorResult, ...]:
@@ -166,5 +167,6 @@ class CheckResult:
             ],
             "coverage": self.coverage.to_json(),
             "notes": list(self.notes),
+            "isolation": None if self.isolation is None else self.isolation.to_json(),
             "tensors": [result.to_json() for result in self.tensors],
         }

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ttrace.demo.model import Attention, RMSNorm, apply_rope
 
-Where = Literal["forward", "backward", "main_grad", "update"]
+Where = Literal["forward", "backward", "reduction", "main_grad", "grad_norm", "state", "update"]
 Plant = Callable[[nn.Module, DeviceMesh], None]
 
 
@@ -36,11 +36,12 @@ class Bug:
     title: str
     origin: str
     culprit: str
-    """A canonical module path, or a stage: gradient reduction, accumulation, optimizer step."""
+    """A canonical module path, or a stage: gradient reduction, accumulation, clipping, update."""
     where: Where
     plant: Plant | None = None
     """Called with the parallel model, before TTrace is attached."""
     zero_grad_each_microbatch: bool = False
+    clips_by_local_norm: bool = False
     optimizer_before_parallel: bool = False
     min_dp: int = 1
     min_tp: int = 1
@@ -191,7 +192,7 @@ BUGS: tuple[Bug, ...] = (
         title="a norm weight's gradient is not summed over tp under sequence parallelism",
         origin="Megatron-LM#1446",
         culprit="layers.1.ffn_norm",
-        where="main_grad",
+        where="reduction",
         plant=_do_not_reduce_norm_gradient,
         min_tp=2,
         needs_sequence_parallel=True,
@@ -233,11 +234,20 @@ BUGS: tuple[Bug, ...] = (
         min_microbatches=2,
     ),
     Bug(
+        name="local-clip-norm",
+        title="every rank clips by the norm of its own shards instead of that of all",
+        origin="DeepSpeed#1801",
+        culprit="gradient clipping",
+        where="grad_norm",
+        clips_by_local_norm=True,
+        needs_sharded_parameters=True,
+    ),
+    Bug(
         name="stale-optimizer",
         title="the optimizer was built before sharding and steps on parameters nobody uses",
         origin="accelerate#2665",
         culprit="optimizer step",
-        where="update",
+        where="state",
         optimizer_before_parallel=True,
         needs_sharded_parameters=True,
     ),

@@ -10,6 +10,7 @@ up to rounding unless `--bug` plants a mistake.
 """
 
 import argparse
+import logging
 import sys
 import tempfile
 import warnings
@@ -25,12 +26,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import (
     ProcessExitedException,
     ProcessRaisedException,
     start_processes,
 )
 from torch.nn import functional as F
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 import ttrace
 from ttrace.demo.bugs import BUGS, Bug, find_bug
@@ -40,6 +43,8 @@ from ttrace.demo.parallel import DataParallel, parallelize
 # chosen small, and divisible by dp 4 x 2 microbatches
 GLOBAL_BATCH = 8
 SEQUENCE = 32
+# customary; the demo's gradients have a norm of about 2
+MAX_NORM = 1.0
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # a collective whose peer died must fail well within a CI job; a step takes under a second
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
@@ -107,6 +112,7 @@ def train(config: TrainConfig, mesh: DeviceMesh | None = None) -> None:
     for step in range(config.steps):
         with tracer.step():
             loss = forward_backward(model, optimizer, microbatches(config, mesh, step), config)
+            clip_gradients(model, local=bool(config.planted and config.planted.clips_by_local_norm))
             optimizer.step()
             optimizer.zero_grad()
         write_loss(step, loss, mesh)
@@ -169,6 +175,26 @@ def gradient_reduction(model: nn.Module, *, is_last: bool) -> AbstractContextMan
     return nullcontext()
 
 
+def clip_gradients(model: nn.Module, *, local: bool = False) -> None:
+    """By the norm over all ranks; torch adds up only parameters of one mesh, so mesh by mesh."""
+    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        groups.setdefault(mesh, []).append(parameter)
+    norms = [group_norm(group, local=local) for group in groups.values()]
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    for group in groups.values():
+        clip_grads_with_norm_(group, MAX_NORM, total)
+
+
+def group_norm(group: Sequence[nn.Parameter], *, local: bool) -> Tensor:
+    gradients = [parameter.grad for parameter in group if parameter.grad is not None]
+    if local:
+        gradients = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+    norm = get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
 def write_loss(step: int, loss: Tensor, mesh: DeviceMesh | None) -> None:
     """Rank 0 writes the mean over dp."""
     if mesh is not None:
@@ -188,6 +214,8 @@ def prepare_process(config: TrainConfig) -> None:
         torch.backends.mkldnn.set_flags(False)
     # the logits are a view, as the warning says, but nobody changes them in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    # the norm is summed over two mesh axes, one after the other; that is slow on a cluster only
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 def run_rank(rank: int, config: TrainConfig, init_method: str) -> None:

@@ -33,6 +33,8 @@ def print_check(result: CheckResult, console: Console) -> None:
             _say(console, f"  {culprit.where}, {culprit.part}: {culprit.reason}")
     if len(result.culprits) > 8:
         _say(console, f"  and {len(result.culprits) - 8} more places")
+    if result.isolation is not None and result.isolation.culprits:
+        _say(console, f"  {_consequences(result)}")
     shown = result.failures or result.undecided
     if shown:
         _say(console, "")
@@ -67,6 +69,15 @@ def headline(result: CheckResult) -> str:
         return "UNDECIDED: nothing could be compared"
     first = result.undecided[0]
     return f"UNDECIDED: {len(result.undecided)} tensors, first {first.id}: {first.note}"
+
+
+def _consequences(result: CheckResult) -> str:
+    modules = {failure.id.module for failure in result.failures}
+    wrong = len(result.culprits)
+    return (
+        f"{len(result.failures)} tensors of {len(modules)} modules differ; in the isolated run "
+        f"{wrong} place{'s are' if wrong > 1 else ' is'} wrong by itself, the rest is a consequence"
+    )
 
 
 def print_trace(facts: dict[str, Any], console: Console) -> None:

@@ -1,0 +1,38 @@
+"""Which buffers of a model did a step change? Running statistics, counters, histories of scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import xxhash
+
+from ttrace.core.adapter import Adapter
+from ttrace.core.writer import tensor_bytes
+
+
+class Buffers:
+    """Remembers a digest of every buffer: kernels change running statistics unseen by autograd."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._digests: dict[tuple[str, str], str] = {}
+
+    def begin(self) -> None:
+        self._digests = {(path, name): self._digest(value) for path, name, value in self._all()}
+
+    def changed(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Module path, name and buffer of those that are new or no longer what they were."""
+        for path, name, value in self._all():
+            if self._digests.get((path, name)) != self._digest(value):
+                yield path, name, value
+
+    def _all(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        for path, module in self._adapter.modules():
+            for name, value in module.named_buffers(recurse=False):
+                yield path, name, value
+
+    def _digest(self, value: torch.Tensor) -> str:
+        local, _ = self._adapter.localise(value)
+        digest: str = xxhash.xxh3_64_hexdigest(tensor_bytes(local.cpu()))
+        return digest

@@ -1,0 +1,176 @@
+"""The local gradient of every parameter: by one microbatch of one rank, before any reduction.
+
+A tensor hook on a leaf fires once a backward pass, with the sum over all uses. FSDP2 computes with
+an unsharded parameter of its own, which stands in the module only while that runs: so leaves are
+looked up in a pre-hook that runs after the framework's. Tied parameters go by their first name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ttrace.capture.calls import Calls
+from ttrace.capture.hooks import eager
+from ttrace.capture.recorder import Recorder
+from ttrace.core.adapter import Adapter
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.layout import Layout
+
+Name = tuple[str, str]  # module, parameter
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What arrived so far of a gradient that may come in several parts."""
+
+    local: torch.Tensor
+    layout: Layout | None
+    sequence: int
+
+
+class WeightHooks:
+    """Watches all parameters of a model; records only between `begin` and `end` of a step."""
+
+    def __init__(self, adapter: Adapter, recorder: Recorder) -> None:
+        self._adapter = adapter
+        self._recorder = recorder
+        self._step: int | None = None
+        self._calls = Calls()
+        self._names: dict[Name, Name] = {}
+        self._watched: dict[int, nn.Parameter] = {}  # kept alive, so that an id has one owner
+        self._uses: Counter[tuple[Name, int]] = Counter()
+        self._sums: dict[tuple[Name, int], _Sum] = {}
+        self._recorded: set[tuple[Name, int]] = set()
+        self._seen: set[Name] = set()
+        self._leaf_handles: list[RemovableHandle] = []
+        modules = list(adapter.modules())
+        self._handles = [
+            module.register_forward_pre_hook(eager(self._pre_hook(path, _below(path, modules))))
+            for path, module in modules
+        ]
+
+    def begin(self, step: int, calls: Calls) -> None:
+        self._step, self._calls = step, calls
+        first = {id(p.tensor): (p.module, p.name) for p in self._adapter.parameters()}
+        self._names = {
+            (path, name): first[id(parameter)]
+            for path, module in self._adapter.modules()
+            for name, parameter in module.named_parameters(recurse=False)
+            if id(parameter) in first
+        }
+        for parameter in self._adapter.parameters():
+            self._watch((parameter.module, parameter.name), parameter.tensor)
+
+    def end_backward(self) -> None:
+        """No part of a gradient is to come any more."""
+        sums, self._sums = self._sums, {}
+        for (name, microbatch), found in sums.items():
+            self._write(name, microbatch, found)
+
+    def end(self) -> None:
+        self._step = None
+        for handle in self._leaf_handles:
+            handle.remove()
+        self._leaf_handles.clear()
+        self._watched.clear()
+        self._uses.clear()
+        self._sums.clear()
+        self._recorded.clear()
+        self._seen.clear()
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def has(self, module: str, parameter: str) -> bool:
+        """Whether a gradient of this parameter was recorded in this step."""
+        return (module, parameter) in self._seen
+
+    def _pre_hook(self, path: str, below: Sequence[tuple[str, nn.Module]]) -> Callable[..., None]:
+        def pre(module: nn.Module, *_: object) -> None:
+            if self._step is None:
+                return
+            try:
+                look(module)
+            except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
+                self._recorder.fault(f"the parameters of {path}", error)
+
+        def look(module: nn.Module) -> None:
+            is_recomputed = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way)
+            for name in () if is_recomputed else module._parameters:  # noqa: SLF001
+                self._uses[self._first_name(path, name), self._calls.microbatch] += 1
+            # Parents use the parameters of modules that they never call: nn.MultiheadAttention.
+            for inner_path, inner in below:
+                for name, parameter in inner.named_parameters(recurse=False):
+                    self._watch(self._first_name(inner_path, name), parameter)
+
+        return pre
+
+    def _first_name(self, path: str, name: str) -> Name:
+        return self._names.get((path, name), (path, name))
+
+    def _watch(self, name: Name, parameter: nn.Parameter) -> None:
+        if id(parameter) in self._watched or not parameter.requires_grad:
+            return
+        self._watched[id(parameter)] = parameter
+
+        def arrived(grad: torch.Tensor) -> None:
+            if self._step is None:
+                return
+            try:
+                with torch.no_grad():
+                    self._arrived(name, grad)
+            except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
+                self._recorder.fault(str(self._id(name)), error)
+
+        self._leaf_handles.append(parameter.register_hook(arrived))
+
+    def _arrived(self, name: Name, grad: torch.Tensor) -> None:
+        microbatch = self._calls.backward_microbatch
+        if microbatch is None:
+            microbatch = self._calls.microbatch
+        key = (name, microbatch)
+        if key in self._recorded:
+            raise RuntimeError("its gradient arrived twice; only the first is kept")
+        local, layout = self._adapter.localise(grad)
+        if self._uses[key] <= 1:
+            self._write(name, microbatch, _Sum(grad, layout, self._recorder.next_sequence()))
+        elif key not in self._sums:
+            # Reentrant checkpointing runs a backward pass for every region: each brings its part.
+            self._sums[key] = _Sum(local.clone(), layout, self._recorder.next_sequence())
+        elif self._sums[key].layout != layout:
+            raise RuntimeError("its parts have different layouts; only the first is kept")
+        else:
+            self._sums[key].local += local
+
+    def _write(self, name: Name, microbatch: int, found: _Sum) -> None:
+        self._recorded.add((name, microbatch))
+        self._seen.add(name)
+        self._recorder.value(
+            self._id(name),
+            found.local,
+            microbatch=microbatch,
+            layout=found.layout,
+            sequence=found.sequence,
+        )
+
+    def _id(self, name: Name) -> TensorId:
+        assert self._step is not None
+        return TensorId(step=self._step, module=name[0], kind=Kind.GRAD, slot=name[1])
+
+
+def _below(
+    path: str, modules: Sequence[tuple[str, nn.Module]]
+) -> tuple[tuple[str, nn.Module], ...]:
+    """The module itself and everything inside it."""
+    prefix = f"{path}." if path else ""
+    return tuple(
+        (other, module) for other, module in modules if other == path or other.startswith(prefix)
+    )

@@ -1,0 +1,106 @@
+"""The plan of an isolated run: which reference values each rank overwrites its own with.
+
+Alignment of the first candidate run resolved where every record sits in its logical tensor. The
+plan keeps that beside the pieces of the reference, so that the isolated run never has to guess and
+needs nothing but this file and the reference's trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ttrace.core.ids import TensorId
+from ttrace.core.layout import Layout
+from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one record sits: the part of its microbatch, and the layout within the logical tensor.
+
+    `share` is (index, count) among the microbatches of all ranks when the value is the same for all
+    samples: each then contributes a share to its gradient.
+    """
+
+    layout: Layout
+    outer: Layout
+    share: tuple[int, int] = (0, 1)
+
+
+Key = tuple[TensorId, int]  # id, microbatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one rank needs: its places, the reference's tensors, and the scale of its loss."""
+
+    reference: Path
+    loss_scale: float
+    places: Mapping[Key, Place]
+    tensors: Mapping[TensorId, LogicalTensor]
+
+    def write(self, file: Path) -> None:
+        data = {
+            "reference": str(self.reference),
+            "loss_scale": self.loss_scale,
+            "places": [
+                [str(id_), microbatch, p.layout.to_json(), p.outer.to_json(), list(p.share)]
+                for (id_, microbatch), p in self.places.items()
+            ],
+            "tensors": {str(id_): _tensor_json(tensor) for id_, tensor in self.tensors.items()},
+        }
+        file.write_text(json.dumps(data))
+
+    @classmethod
+    def read(cls, file: Path) -> Plan:
+        data = json.loads(file.read_text())
+        return cls(
+            reference=Path(data["reference"]),
+            loss_scale=data["loss_scale"],
+            places={
+                (TensorId.parse(id_), microbatch): Place(
+                    layout=Layout.from_json(layout),
+                    outer=Layout.from_json(outer),
+                    share=(share[0], share[1]),
+                )
+                for id_, microbatch, layout, outer, share in data["places"]
+            },
+            tensors={TensorId.parse(id_): _tensor(t) for id_, t in data["tensors"].items()},
+        )
+
+
+def plan_file(folder: Path, rank: int) -> Path:
+    return folder / f"plan-{rank:05d}.json"
+
+
+def _tensor_json(tensor: LogicalTensor) -> dict[str, Any]:
+    return {
+        "shape": list(tensor.shape),
+        "pieces": [
+            {
+                "layout": piece.layout.to_json(),
+                "records": [[record.rank, record.to_json()] for record in piece.records],
+                "factor": piece.factor,
+            }
+            for piece in tensor.pieces
+        ],
+    }
+
+
+def _tensor(data: dict[str, Any]) -> LogicalTensor:
+    return LogicalTensor(
+        shape=tuple(data["shape"]),
+        pieces=tuple(
+            Piece(
+                layout=Layout.from_json(piece["layout"]),
+                records=tuple(Record.from_json(r, rank=rank) for rank, r in piece["records"]),
+                factor=piece["factor"],
+            )
+            for piece in data["pieces"]
+        ),
+    )

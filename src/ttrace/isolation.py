@@ -1,0 +1,49 @@
+"""Isolation: plans for runs in which every module starts from the reference's values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ttrace.align import Aligned, align
+from ttrace.compare import Comparator, find_loss_scale
+from ttrace.core.logical import LogicalTensor
+from ttrace.core.plan import Plan, plan_file
+from ttrace.core.reader import Trace
+from ttrace.core.spans import SpanReader
+
+
+def write_plans(reference: Path, run: Path, folder: Path) -> None:
+    """A plan for every rank of `run`, from a reference that was recorded with taps."""
+    ours, theirs = Trace.open(reference), Trace.open(run)
+    with SpanReader(ours.path) as ours_spans, SpanReader(theirs.path) as theirs_spans:
+        aligned = align(ours, theirs, reference_spans=ours_spans, candidate_spans=theirs_spans)
+        scale = _loss_scale(aligned, Comparator(ours_spans, theirs_spans))
+    tensors = {
+        a.id: a.reference
+        for a in aligned.tensors
+        if a.reference is not None and a.reference.pieces and not a.reference.gaps
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in theirs.ranks:
+        places = {
+            (id_, microbatch): place
+            for (id_, owner, microbatch), place in aligned.places.items()
+            if owner == rank
+        }
+        plan = Plan(reference=reference.resolve(), loss_scale=scale, places=places, tensors=tensors)
+        plan.write(plan_file(folder, rank))
+
+
+def _loss_scale(aligned: Aligned, comparator: Comparator) -> float:
+    pairs = [
+        (a.id, (a.reference, a.candidate))
+        for a in aligned.tensors
+        if isinstance(a.reference, LogicalTensor) and isinstance(a.candidate, LogicalTensor)
+        if not a.reference.gaps and not a.candidate.gaps
+    ]
+    return find_loss_scale(
+        comparator,
+        pairs,
+        reference_splits=aligned.reference_batch.splits_of_batch(),
+        candidate_splits=aligned.candidate_batch.splits_of_batch(),
+    ).factor

@@ -1,0 +1,92 @@
+"""Isolation names what is wrong by itself: every bug exactly, several at once, and nothing else."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
+from worker_pool import WorkerPool
+
+from ttrace.attach import ENV_PLANS, ENV_TAPS
+from ttrace.core.results import CheckResult
+from ttrace.demo.bugs import BUGS, Bug
+from ttrace.isolation import write_plans
+
+LAYOUTS = {
+    "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=2),
+    "tp": TrainConfig(tp=2, sequence_parallel=False, microbatches=1),
+    "fsdp-tp-sp-tied": TrainConfig(dp=2, tp=2, tied=True, microbatches=2),
+}
+
+Isolated = Callable[[TrainConfig], CheckResult]
+
+
+@pytest.fixture(scope="module")
+def tapped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrainConfig], tuple[Path, ...]]:
+    """The reference with taps, isolated, and isolated with noise; made once for each model."""
+    made: dict[TrainConfig, tuple[Path, ...]] = {}
+
+    def make(config: TrainConfig) -> tuple[Path, ...]:
+        single = TrainConfig(microbatches=1, dtype=config.dtype, tied=config.tied)
+        if single not in made:
+            folder = tmp_path_factory.mktemp("tapped")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(ENV_TAPS, "1")
+                plain = trace_here(single, folder / "plain", patch)
+                write_plans(plain, plain, folder / "plans")
+                patch.setenv(ENV_PLANS, str(folder / "plans"))
+                isolated = trace_here(single, folder / "isolated", patch)
+                noisy = trace_here(single, folder / "noisy", patch, noise=1)
+            made[single] = (plain, isolated, noisy)
+        return made[single]
+
+    return make
+
+
+@pytest.fixture
+def isolate(
+    tapped: Callable[[TrainConfig], tuple[Path, ...]], pool: WorkerPool, tmp_path: Path
+) -> Isolated:
+    def run(config: TrainConfig) -> CheckResult:
+        plain, _, noisy = tapped(config)
+        first = trace_in_pool(config, tmp_path / "first", pool)
+        write_plans(plain, first, tmp_path / "plans")
+        plans = {ENV_PLANS: str(tmp_path / "plans")}
+        second = trace_in_pool(config, tmp_path / "second", pool, extra=plans)
+        return check(plain, second, [noisy], isolated=True)
+
+    return run
+
+
+def named(result: CheckResult) -> Sequence[tuple[str, str]]:
+    return [(culprit.where, culprit.part) for culprit in result.culprits]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_isolated_reference_is_bitwise_the_reference(
+    dtype: str, tapped: Callable[[TrainConfig], tuple[Path, ...]]
+) -> None:
+    plain, isolated, _ = tapped(TrainConfig(dtype=dtype))
+    result = check(plain, isolated)
+    assert result.compared > 300
+    assert all(r.statistics is not None and r.statistics.equal for r in result.tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_isolated_correct_candidate_passes(layout: str, dtype: str, isolate: Isolated) -> None:
+    result = isolate(replace(LAYOUTS[layout], dtype=dtype))
+    assert result.exit_code == 0, explain(result)
+    assert result.coverage.faults == ()
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_isolation_names_the_bug_and_nothing_else(bug: Bug, isolate: Isolated) -> None:
+    config = TrainConfig(dp=2, tp=2, microbatches=2, bug=bug.name)
+    assert named(isolate(config)) == [(bug.culprit, PARTS[bug.where])]
+
+
+def test_isolation_names_the_bug_in_bfloat16(isolate: Isolated) -> None:
+    config = TrainConfig(dp=2, tp=2, microbatches=2, dtype="bfloat16", bug="rope-positions")
+    assert named(isolate(config)) == [("layers.1.attention", "forward")]
