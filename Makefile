@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test test-slow lint format bench clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -19,8 +19,12 @@ demo: $(STAMP)
 	@echo "== the same with a planted bug: exit code 1 is what we want to see =="
 	$(BIN)/ttrace demo --bug column-input-grad; test $$? -eq 1
 
+# The slow ones repeat what the others cover, or run whole pages of the documentation.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -19,6 +19,8 @@ LAYOUTS = {
     "fsdp-tp-sp-tied": TrainConfig(dp=2, tp=2, tied=True, microbatches=2),
 }
 
+QUICK = {"rope-positions", "norm-grad-unsynced"}
+
 Isolated = Callable[[TrainConfig], CheckResult]
 
 
@@ -73,7 +75,7 @@ def test_isolated_reference_is_bitwise_the_reference(
     assert all(r.statistics is not None and r.statistics.equal for r in result.tensors)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_isolated_correct_candidate_passes(layout: str, dtype: str, isolate: Isolated) -> None:
     result = isolate(replace(LAYOUTS[layout], dtype=dtype))
@@ -81,7 +83,13 @@ def test_isolated_correct_candidate_passes(layout: str, dtype: str, isolate: Iso
     assert result.coverage.faults == ()
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, id=bug.name, marks=() if bug.name in QUICK else pytest.mark.slow)
+        for bug in BUGS
+    ],
+)
 def test_isolation_names_the_bug_and_nothing_else(bug: Bug, isolate: Isolated) -> None:
     config = TrainConfig(dp=2, tp=2, microbatches=2, bug=bug.name)
     assert named(isolate(config)) == [(bug.culprit, PARTS[bug.where])]

@@ -291,7 +291,8 @@ class TestProcesses:
     def test_diff_of_two_scripts(self, tmp_path: Path) -> None:
         script = f"{sys.executable} {ROOT / 'tests' / 'tiny_train.py'} --light"
         commands = ("--reference", script, "--candidate", f"{script} --scale 1.5")
-        ended = self.ttrace("diff", *commands, "--out", tmp_path / "out", "--json", "-")
+        options = ("--out", tmp_path / "out", "--json", "-", "--no-isolate")
+        ended = self.ttrace("diff", *commands, *options)
         assert ended.returncode == 1, ended
         result = strict_json(ended.stdout)
         assert result["culprits"][0]["where"] == "second"
