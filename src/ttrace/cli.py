@@ -121,16 +121,7 @@ def diff(
     json_file: Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
-    from ttrace.experiment import Experiment
-
-    experiment = Experiment(
-        reference=reference,
-        candidate=candidate,
-        folder=prepare_folder(out or _default_folder("diff")),
-        steps=steps,
-        timeout_seconds=timeout,
-        calibration_runs=calibration_runs,
-    )
+    experiment = _experiment("diff", reference, candidate, out, steps, timeout, calibration_runs)
     _finish(_diff(experiment, isolate=isolate), experiment.folder, json_file)
 
 
@@ -145,15 +136,8 @@ def localize(
     json_file: Json = None,
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
-    from ttrace.experiment import Experiment
-
-    experiment = Experiment(
-        reference=reference,
-        candidate=candidate,
-        folder=prepare_folder(out or _default_folder("localize")),
-        steps=steps,
-        timeout_seconds=timeout,
-        calibration_runs=calibration_runs,
+    experiment = _experiment(
+        "localize", reference, candidate, out, steps, timeout, calibration_runs
     )
     with _comparing() as progress:
         experiment.compare(_run_and_wait, progress)
@@ -252,6 +236,27 @@ def export(
     facts = inspection.export(trace, tensor, file)
     _say(f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", stderr=json_file == "-")
     _write_json(json_file, facts)
+
+
+def _experiment(
+    name: str,
+    reference: str,
+    candidate: str,
+    out: Path | None,
+    steps: int,
+    timeout: float,
+    calibration_runs: int,
+) -> Experiment:
+    from ttrace.experiment import Experiment
+
+    return Experiment(
+        reference=reference,
+        candidate=candidate,
+        folder=prepare_folder(out or _default_folder(name)),
+        steps=steps,
+        timeout_seconds=timeout,
+        calibration_runs=calibration_runs,
+    )
 
 
 def _diff(experiment: Experiment, *, isolate: bool) -> CheckResult:
