@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from torch import nn
 from torch.optim import Optimizer
 
 from ttrace.capture.tracer import OffTracer, Tracer
@@ -22,15 +22,14 @@ ENV_TAPS = "TTRACE_TAPS"  # 1: record every use of a tensor by itself, as isolat
 ENV_PLANS = "TTRACE_PLANS"  # folder of plans: overwrite every value with the reference's
 
 
-def attach(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Tracer:
-    """Watch a model and its optimizer. Call it after the model was parallelised and wrapped."""
+def attach(model: Any, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Tracer:
+    """Watch a model and its optimizer. Call it after the model was parallelised and wrapped.
+
+    `model` is a module, or the PipelineStage (or a list of those) that this rank holds.
+    """
     folder = os.environ.get(ENV_OUT)
     if not folder:
         return OffTracer()
-    if not isinstance(model, nn.Module):
-        raise UsageError(
-            f"ttrace.attach needs the model, a torch.nn.Module; found {type(model).__name__}"
-        )
     # Only a traced run pays for importing the frameworks' modules.
     from ttrace.adapters import find_adapter
     from ttrace.capture.recording import RecordingTracer

@@ -275,9 +275,9 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def _coverage(trace: Trace) -> Coverage:
     summaries = [rank.summary for rank in trace.ranks.values() if rank.summary is not None]
-    first = next(iter(trace.ranks.values())).info
+    modules = {module.path for rank in trace.ranks.values() for module in rank.info.modules}
     return Coverage(
-        modules=len(first.modules),
+        modules=len(modules),
         never_called=tuple(sorted({path for s in summaries for path in s.never_called})),
         hooks_expected=sum(s.hooks_expected for s in summaries),
         hooks_fired=sum(s.hooks_fired for s in summaries),

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
 
 from ttrace.adapters.native import NativeAdapter
 from ttrace.core.adapter import Adapter
 
 
-def find_adapter(model: nn.Module) -> Adapter:
+def find_adapter(model: Any) -> Adapter:
     """The adapter for this model; native PyTorch serves every plain module."""
     return NativeAdapter(model)

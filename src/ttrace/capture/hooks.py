@@ -70,10 +70,15 @@ class ModuleHooks:
         return tuple(path for path in self._paths if path not in called)
 
     def _install(self, path: str, module: nn.Module) -> list[RemovableHandle]:
+        takes_inputs, gives_outputs = self._adapter.edges(module)
+
         def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self._guarded(path, lambda: self._entered(path, args, kwargs))
+            enter = self._entered if takes_inputs else self._enter_unseen
+            return self._guarded(path, lambda: enter(path, args, kwargs))
 
         def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            if not gives_outputs:
+                return None
             return self._guarded(path, lambda: self._returned(path, output))
 
         def leave(*_: Any) -> None:
@@ -88,7 +93,7 @@ class ModuleHooks:
         ]
 
     def _guarded(self, where: str, work: Callable[[], Any]) -> Any:
-        if self._step is None:
+        if self._step is None or self._adapter.is_rehearsal():
             return None
         try:
             with torch.no_grad():
@@ -103,6 +108,9 @@ class ModuleHooks:
         for slot, tensor in inputs:
             self._record(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
 
+    def _enter_unseen(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._enter(path, args, kwargs)
+
     def _enter(
         self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Call, list[tuple[str, torch.Tensor]]]:
@@ -112,7 +120,8 @@ class ModuleHooks:
             inputs += input_leaves(args, kwargs)
             first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
         finally:
-            call = self.calls.enter(path, first)  # also after a fault: `leave` will run
+            # Also after a fault: `leave` will run.
+            call = self.calls.enter(path, first, self._adapter.microbatch())
         return call, inputs
 
     def _returned(self, path: str, output: Any) -> Any:

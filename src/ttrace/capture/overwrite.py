@@ -41,11 +41,12 @@ class Overwriter:
     ) -> torch.Tensor | None:
         """The reference's values of `id_` in the form of `like`; None where it has none that fit.
 
-        `place_id` is the id whose place in the logical tensor is known: a gradient sits where its
-        value does, unless the gradient knows its own layout (`inner`).
+        `place_id` is the id whose place in the logical tensor is known: a gradient whose own is not
+        sits where its value does, unless it knows its own layout (`inner`).
         """
         tensor = self._plan.tensors.get(id_)
-        place = self._plan.places.get((place_id, microbatch))
+        places = self._plan.places
+        place = places.get((id_, microbatch)) or places.get((place_id, microbatch))
         local, own = self._adapter.localise(like)
         if tensor is None or place is None or not tensor.shape:
             return None
