@@ -64,8 +64,8 @@ def _run(sections: dict[str, list[Case]]) -> dict[str, list[Row]]:
                         progress.advance(task)
                     row = Row(case=case, buggy=buggy, twin=twins[case.train])
                     rows[title].append(row)
-                    if not row.is_right:
-                        progress.print(f"{case.name}: named {buggy.named}, not {case.expected}")
+                    answer = "right" if row.is_right else f"not {case.expected}"
+                    console.print(f"{case.name}: {buggy.named} {answer}, {buggy.seconds:.1f} s")
     finally:
         pool.close()
     return {title: found for title, found in rows.items() if found}

@@ -53,12 +53,16 @@ def train_ddp(bugs: frozenset[str]) -> None:
     if "local-layer-index" in bugs:
         stored = whole.layers[0].state_dict()
         whole.layers[1].load_state_dict(stored)
+    optimized = list(whole.parameters())
+    _remake(whole.layers[1])
     model = DistributedDataParallel(whole) if is_parallel() else whole
     if "lost-hooks" in bugs:
         # Another dtype, like another device, gives each parameter a new place in the graph, where
         # no hook of DDP is; the values are the same when they come back.
         model.double().float()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
+    if "remade-parameters" not in bugs:
+        optimized = list(model.parameters())
+    optimizer = torch.optim.AdamW(optimized, lr=_LEARNING_RATE)
     tracer = ttrace.attach(model, optimizer)
     with tracer.step():
         batches = _mine()
@@ -67,6 +71,13 @@ def train_ddp(bugs: frozenset[str]) -> None:
                 _loss(model, batch, bugs).backward()
         clip_grad_norm_(model.parameters(), MAX_NORM)
         optimizer.step()
+
+
+def _remake(module: nn.Module) -> None:
+    """New parameter objects with the same values, as loading or sharding may make them."""
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            setattr(part, name, nn.Parameter(parameter.detach().clone()))
 
 
 def _unreduced(model: nn.Module) -> AbstractContextManager[None]:
@@ -180,6 +191,14 @@ CASES = (
         layout="DDP 2",
         train=train_ddp,
         expected=(("layers.1", "parameters"),),
+    ),
+    Case(
+        name="remade-parameters",
+        title="the optimizer still holds the parameters that a layer had before it was remade",
+        origin="accelerate#3209",
+        layout="DDP 2",
+        train=train_ddp,
+        expected=(("optimizer step", "state"),),
     ),
     Case(
         name="inverted-sync",

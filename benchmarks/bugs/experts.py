@@ -38,10 +38,11 @@ _EPS = 1e-5  # Llama
 class Experts(nn.Module):
     """Takes this rank's tokens and their weights for all experts; gives this rank's tokens back."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, confuses_local: bool) -> None:
         super().__init__()
         self.w1 = nn.Parameter(torch.empty(_EXPERTS, _HIDDEN, _DIM))
         self.w2 = nn.Parameter(torch.empty(_EXPERTS, _DIM, _HIDDEN))
+        self.confuses_local = confuses_local
 
     def split(self) -> None:
         mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("ep",))
@@ -51,6 +52,8 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         tokens = cast(Tensor, Gather.apply(x, 0))
         mine = own_part(cast(Tensor, Gather.apply(gates, 0)), -1)
+        if self.confuses_local:
+            mine = mine.flip(-1)
         hidden = F.silu(torch.einsum("bsd,ehd->besh", tokens, local(self.w1)))
         part = torch.einsum("besh,edh,bse->bsd", hidden, local(self.w2), mine)
         return cast(Tensor, Scatter.apply(SumOverRanks.apply(part), 0))
@@ -63,11 +66,11 @@ def local(tensor: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Experts beside a residual, weighted by a router."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, confuses_local: bool) -> None:
         super().__init__()
         self.norm = RMSNorm(_DIM, eps=_EPS)
         self.router = nn.Linear(_DIM, _EXPERTS)
-        self.experts = Experts()
+        self.experts = Experts(confuses_local=confuses_local)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.norm(x)
@@ -75,10 +78,12 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, bugs: frozenset[str]) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, _DIM)
-        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.layers = nn.ModuleList(
+            Layer(confuses_local="local-expert-order" in bugs and index == 0) for index in range(2)
+        )
         self.head = nn.Linear(_DIM, VOCAB)
         initialise(self.named_parameters())
 
@@ -91,7 +96,7 @@ class Model(nn.Module):
 
 def train(bugs: frozenset[str]) -> None:
     ranks = dist.get_world_size()
-    model = Model()
+    model = Model(bugs)
     if is_parallel():
         for layer in model.layers:
             cast(Layer, layer).experts.split()
@@ -131,5 +136,13 @@ CASES = (
         layout="DP 2 x EP 2",
         train=train,
         expected=(("layers.1.experts", "gradient reduction"),),
+    ),
+    Case(
+        name="local-expert-order",
+        title="tokens reach the right rank but the wrong one of its experts",
+        origin="Megatron-LM 54d4b3ddbb",
+        layout="DP 2 x EP 2",
+        train=train,
+        expected=(("layers.0.experts", "forward"),),
     ),
 )
