@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from ttrace.core.blocks import BlockReader, blocks
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.results import TensorResult, Tolerance, Verdict
 from ttrace.core.spans import SpanReader, torch_dtype
@@ -117,9 +117,10 @@ def find_loss_scale(
     scale is removed only when it is one that splitting the batch explains (`splits`); main
     gradients are compared as they are, so that a wrong scale shows there.
     """
+    measurable = list(pairs)
     seeds = (
         pair
-        for id_, pair in pairs
+        for id_, pair in measurable
         if id_.kind.is_gradient_of_activation and pair[0].volume > 1 and not pair[1].gaps
     )
     seed = min(seeds, key=lambda pair: pair[0].sequence, default=None)
@@ -140,6 +141,10 @@ def find_loss_scale(
     nearest = min(allowed, key=lambda size: abs(math.log(size / abs(middle))))
     if abs(middle / nearest - 1) > _SCALE_MARGIN:
         nearest = 1.0
+    if sorted(reference_splits) == sorted(candidate_splits) and not _is_compensated(
+        comparator, measurable
+    ):
+        nearest = 1.0  # both split the batch alike: nothing explains another scale
     note = ""
     if nearest != 1.0:
         note = (
@@ -154,6 +159,18 @@ def find_loss_scale(
             + " times the reference's; a mean of means over unequal counts is a different loss"
         )
     return LossScale(factor=nearest, note=note)
+
+
+def _is_compensated(comparator: Comparator, pairs: Iterable[tuple[TensorId, Pair]]) -> bool:
+    """Whether main gradients have the reference's scale, as pipelines see to after backward."""
+    gains = [
+        comparator.gain(reference, piece)
+        for id_, (reference, candidate) in pairs
+        if id_.kind is Kind.MAIN_GRAD
+        for piece in candidate.pieces[:1]
+    ]
+    gains = [gain for gain in gains if math.isfinite(gain)]
+    return bool(gains) and abs(stdlib_statistics.median(gains) - 1) <= _SCALE_MARGIN
 
 
 def judge(

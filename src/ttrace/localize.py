@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.results import Culprit, TensorResult, Verdict
@@ -57,13 +57,20 @@ def before_forward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     return _absent(of_first, {}) or _start(of_first, {})
 
 
-def after_backward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
-    """The first stage between local gradients and new parameters that is wrong."""
-    for look in _LOOKS[_LOOKS.index(_main_gradients) :]:
-        culprits = look(results, {})
-        if culprits:
-            return culprits
-    return ()
+def stages_after_backward(
+    results: Sequence[TensorResult], consequences: Set[TensorId]
+) -> tuple[Culprit, ...]:
+    """Every stage between local gradients and new parameters that is wrong by itself.
+
+    `consequences` are those that an earlier part of the step explains.
+    """
+    unexplained = [result for result in results if result.id not in consequences]
+    return (
+        *_main_gradients(unexplained, {}),
+        *_clipping(results, {}),
+        *(_optimizer_state(unexplained, {}) or _updates(unexplained, {})),
+        *_buffers(unexplained, {}),
+    )
 
 
 def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
@@ -90,8 +97,11 @@ def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...
 
 def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     """Before anything ran: other parameters, other data."""
-    parameters = [result for result in results if result.id.kind is Kind.PARAM]
-    failed = [result for result in parameters if result.verdict.is_failure]
+    parameters, failed = _of_kind(results, Kind.PARAM)
+    if failed and failed[0].id.step > 0:
+        return _by_module(
+            failed, "parameter gather", "its last update passes; at the start of this step"
+        )
     if failed:
         few = ", ".join(f"{display_module(r.id.module)}.{r.id.slot}" for r in failed[:3])
         return (
@@ -219,13 +229,14 @@ def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culp
 
 def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     norms, failed_norms = _of_kind(results, Kind.GRAD_NORM)
+    failed_norms = [norm for norm in failed_norms if not _is_norm_of_own(norm, results)]
     clipped, failed = _of_kind(results, Kind.CLIPPED_GRAD)
     later = (*_of_kind(results, Kind.OPTIMIZER)[1], *_of_kind(results, Kind.PARAM_AFTER)[1])
     extra = [r for r in (*norms, *clipped) if r.verdict is Verdict.EXTRA]
     if failed_norms:
         part, reason = (
             "grad norm",
-            f"main gradients pass, their norm does not: {why(failed_norms[0])}",
+            f"it is not the norm of the main gradients: {why(failed_norms[0])}",
         )
     elif failed:
         part = "clip"
@@ -239,6 +250,24 @@ def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, .
         return ()
     evidence = tuple(result.id for result in (failed_norms or failed or extra)[:3])
     return (Culprit(where="gradient clipping", part=part, reason=reason, evidence=evidence),)
+
+
+def _is_norm_of_own(norm: TensorResult, results: Sequence[TensorResult]) -> bool:
+    """Whether it may be the norm of the candidate's own gradients, however wrong those are.
+
+    Ranks that disagree about a gradient have no one norm to expect.
+    """
+    found = _of_kind(results, Kind.MAIN_GRAD)[0]
+    if any(result.verdict is Verdict.CONFLICT for result in found):
+        return True
+    if norm.verdict is not Verdict.MISMATCH or norm.statistics is None or norm.tolerance is None:
+        return False
+    gradients = [result.statistics for result in found]
+    ours = math.hypot(*(s.reference_norm for s in gradients if s is not None))
+    theirs = math.hypot(*(s.candidate_norm for s in gradients if s is not None))
+    margin = norm.tolerance.error_norm
+    is_whole_norm = abs(ours - norm.statistics.reference_norm) <= margin
+    return is_whole_norm and abs(theirs - norm.statistics.candidate_norm) <= margin
 
 
 def _optimizer_state(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:

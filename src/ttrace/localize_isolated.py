@@ -1,26 +1,33 @@
 """Stage 5 of 7: localize, from an isolated run.
 
-Enters: verdicts of a run in which every module started from the reference's values. Leaves: every
-segment that is itself wrong. A segment lies between two overwritten points, so what is wrong at its
-end was made wrong inside it; several bugs are all named, and consequences are not.
+Enters: verdicts of a run in which every module, and every stage after backward, started from the
+reference's values. Leaves: every segment that is itself wrong. A segment lies between two
+overwritten points, so what is wrong at its end was made wrong inside it; several bugs are all
+named, and consequences are not. Every step starts from the reference's parameters and state, so
+each is judged by itself.
 
     wrong point (recorded before it was overwritten)    blamed
+    parameter at the start of a later step              the gather of that parameter
     output of a module                                  that module, forward
     input of a module                                   the code of its parent, forward
     gradient that reaches a module's output             the code of its parent, backward
     gradient that leaves a module's input               that module, backward
     local gradient of a parameter                       that module, weight gradient
     replicas of it disagree                             that module, gradient reduction
-    later stages                                        the first of them that is wrong
+    main gradient, local one right                      the reduction or accumulation of gradients
+    gradient norm that is not that of the gradients     gradient clipping
+    clipped gradient                                    gradient clipping
+    state of the optimizer, or new parameter            the optimizer step
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ttrace.core.ids import Kind, display_module
+from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.results import Culprit, TensorResult, Verdict
-from ttrace.localize import after_backward, before_forward, parent_of, why
+from ttrace.localize import before_forward, parent_of, stages_after_backward, why
 
 _IN_MODULE = {
     Kind.OUTPUT: "forward",
@@ -35,6 +42,14 @@ def localize_isolated(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     start = before_forward(results)
     if start:
         return start
+    steps: dict[int, list[TensorResult]] = {}
+    for result in results:
+        steps.setdefault(result.id.step, []).append(result)
+    found = [(step, culprit) for step in sorted(steps) for culprit in _of_step(steps[step])]
+    return _merged(found)
+
+
+def _of_step(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     segments: dict[tuple[str, str], list[TensorResult]] = {}
     for result in results:
         if result.verdict.is_failure and (place := _segment(result)) is not None:
@@ -50,13 +65,46 @@ def localize_isolated(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
         # What a wrong forward does to the same segment's backward is its consequence.
         if part == "forward" or (where, "forward") not in segments
     )
-    return culprits or after_backward(results)
+    consequences = _consequences(results, {where for where, _ in segments})
+    return (*culprits, *stages_after_backward(results, consequences))
+
+
+def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[TensorId]:
+    """Local gradients are not overwritten, so a wrong one makes a wrong main gradient."""
+    local = {(r.id.module, r.id.slot): r for r in results if r.id.kind is Kind.GRAD}
+
+    def is_consequence(result: TensorResult) -> bool:
+        in_wrong_module = display_module(result.id.module) in wrong
+        if result.id.kind is Kind.MAIN_GRAD:
+            source = local.get((result.id.module, result.id.slot))
+            return in_wrong_module if source is None else source.verdict.is_failure
+        return result.id.kind is Kind.BUFFER and in_wrong_module
+
+    return {result.id for result in results if is_consequence(result)}
+
+
+def _merged(found: Sequence[tuple[int, Culprit]]) -> tuple[Culprit, ...]:
+    """One culprit for what is wrong in several steps, told by the first of them."""
+    first: dict[tuple[str, str], Culprit] = {}
+    steps: dict[tuple[str, str], list[int]] = {}
+    for step, culprit in found:
+        place = (culprit.where, culprit.part)
+        first.setdefault(place, culprit)
+        steps.setdefault(place, []).append(step)
+    return tuple(
+        culprit
+        if steps[place] == [0]
+        else replace(culprit, reason=f"{culprit.reason} (step {', '.join(map(str, steps[place]))})")
+        for place, culprit in first.items()
+    )
 
 
 def _segment(result: TensorResult) -> tuple[str, str] | None:
     kind, module = result.id.kind, result.id.module
     if kind is Kind.LOSS:
         return "loss", "forward"
+    if kind is Kind.PARAM:
+        return display_module(module), "parameter gather"
     if kind is Kind.GRAD and result.verdict is Verdict.CONFLICT:
         return display_module(module), "gradient reduction"
     if kind in _IN_MODULE:

@@ -66,7 +66,11 @@ class RecordingTracer:
         self._adapter = adapter
         self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
         self._noise = None if noise_seed is None else Noise(noise_seed, adapter)
-        self._hooks = self._choose_hooks(taps=taps, plans=plans, rank=place.rank)
+        self._overwriter = None
+        if plans is not None:
+            plan = Plan.read(plan_file(plans, place.rank))
+            self._overwriter = Overwriter(plan, adapter, self._noise)
+        self._hooks = self._choose_hooks(taps=taps)
         self._weights = WeightHooks(adapter, self._recorder)
         self._buffers = Buffers(adapter)
         self._steps = steps
@@ -84,15 +88,11 @@ class RecordingTracer:
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]
         self._updated: set[int] = set()
         # Also in children of multiprocessing, where atexit does not run.
-        Finalize(None, self._close, exitpriority=0)
+        self._at_exit = Finalize(None, self._close, exitpriority=0)
 
-    def _choose_hooks(self, *, taps: bool, plans: Path | None, rank: int) -> ModuleHooks:
-        if plans is not None:
-            plan = Plan.read(plan_file(plans, rank))
-            overwriter = Overwriter(plan, self._adapter, self._noise)
-            return TappingHooks(self._adapter, self._recorder, overwriter)
-        if taps:
-            return TappingHooks(self._adapter, self._recorder, None)
+    def _choose_hooks(self, *, taps: bool) -> ModuleHooks:
+        if taps or self._overwriter is not None:
+            return TappingHooks(self._adapter, self._recorder, self._overwriter)
         return ModuleHooks(self._adapter, self._recorder, self._noise)
 
     @contextmanager
@@ -129,6 +129,7 @@ class RecordingTracer:
         self._guarded("the parameters' hooks", self._begin_weights)
         self._guarded("the buffers", self._buffers.begin)
         self._each_parameter(Kind.PARAM, lambda parameter: parameter)
+        self._overwrite(Kind.PARAM, lambda parameter: parameter, noisy=False)
         if self._noise is not None:
             for parameter in self._adapter.parameters():
                 key = f"step{self._done}/{parameter.module}:param.{parameter.name}"
@@ -146,6 +147,7 @@ class RecordingTracer:
         elif self._optimizers:
             self._guarded("the optimizer's state", self._take_optimizer_state)
             self._each_parameter(Kind.PARAM_AFTER, lambda parameter: parameter)
+            self._overwrite(Kind.PARAM_AFTER, lambda parameter: parameter, noisy=False)
         self._guarded("the buffers", self._take_buffers)
         self._inside = False
         self._hooks.end()
@@ -179,6 +181,7 @@ class RecordingTracer:
             self._gradients_taken = True
             self._each_parameter(Kind.MAIN_GRAD, self._adapter.main_grad)
             self._guarded("parameters without a local gradient", self._note_unseen)
+            self._overwrite(Kind.MAIN_GRAD, self._adapter.main_grad, noisy=True)
 
     def _note_unseen(self) -> None:
         unseen = [
@@ -201,6 +204,7 @@ class RecordingTracer:
         def take() -> None:
             whole[0] = None if norm is None else self._adapter.reduced(norm)
             self._take_norm(whole[0])
+            whole[0] = self._isolated_norm(whole[0])
 
         self._guarded("the gradient norm", take)
         return whole[0]
@@ -218,6 +222,13 @@ class RecordingTracer:
             note = f"step {self._done}: gradients were clipped by several norms; the first is kept"
             self._notes += [] if note in self._notes else [note]
 
+    def _isolated_norm(self, norm: torch.Tensor | None) -> torch.Tensor | None:
+        if norm is None or self._overwriter is None:
+            return norm
+        id_ = TensorId(step=self._done, module="", kind=Kind.GRAD_NORM)
+        reference = self._overwriter.value(id_, 0, norm, id_, None)
+        return norm if reference is None else reference
+
     def _is_first_norm(self, norm: torch.Tensor | None) -> bool:
         if norm is None or self._norm is None:
             return norm is self._norm
@@ -228,6 +239,7 @@ class RecordingTracer:
         if self._clipped and not self._clipped_taken:
             self._clipped_taken = True
             self._each_parameter(Kind.CLIPPED_GRAD, self._adapter.main_grad)
+            self._overwrite(Kind.CLIPPED_GRAD, self._adapter.main_grad, noisy=True)
 
     def _take_optimizer_state(self) -> None:
         for parameter in self._adapter.parameters():
@@ -236,6 +248,7 @@ class RecordingTracer:
                 state = optimizer.state.get(parameter.tensor, {})
                 for slot, tensor in leaves(state, parameter.name):
                     self._value(Kind.OPTIMIZER, parameter.module, slot, tensor)
+                    self._fill(Kind.OPTIMIZER, parameter.module, slot, tensor, noisy=False)
 
     def _take_buffers(self) -> None:
         for module, name, value in self._buffers.changed():
@@ -244,6 +257,23 @@ class RecordingTracer:
     def _value(self, kind: Kind, module: str, slot: str, tensor: torch.Tensor) -> None:
         id_ = TensorId(step=self._done, module=module, kind=kind, slot=slot)
         self._guarded(str(id_), lambda: self._recorder.value(id_, tensor))
+
+    def _overwrite(
+        self, kind: Kind, tensor_of: Callable[[nn.Parameter], torch.Tensor | None], *, noisy: bool
+    ) -> None:
+        """In an isolated run, what comes next starts from the reference's values."""
+        for parameter in self._adapter.parameters():
+            tensor = tensor_of(parameter.tensor)
+            if tensor is not None:
+                self._fill(kind, parameter.module, parameter.name, tensor, noisy=noisy)
+
+    def _fill(
+        self, kind: Kind, module: str, slot: str, tensor: torch.Tensor, *, noisy: bool
+    ) -> None:
+        overwriter = self._overwriter
+        if overwriter is not None:
+            id_ = TensorId(step=self._done, module=module, kind=kind, slot=slot)
+            self._guarded(str(id_), lambda: overwriter.fill(id_, tensor, noisy=noisy))
 
     def _restore_parameters(self) -> None:
         for restore in self._restore:
@@ -302,6 +332,7 @@ class RecordingTracer:
         if self._closed:
             return
         self._closed = True
+        self._at_exit.cancel()  # it would keep the model, and its process groups, alive
         self._hooks.remove()
         self._weights.remove()
         for handle in self._handles:
