@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks.bugs import data_parallel, dtensor, experts, sequence_parallel, tensor_parallel
+from benchmarks.bugs import (
+    context_parallel,
+    data_parallel,
+    dtensor,
+    experts,
+    sequence_parallel,
+    tensor_parallel,
+)
 from benchmarks.bugs.case import Case
 from ttrace.demo.bugs import BUGS, Bug
 from ttrace.demo.train import TrainConfig, prepare_process, train
@@ -17,6 +24,7 @@ SINGLE: tuple[Case, ...] = (
     *data_parallel.CASES,
     *tensor_parallel.CASES,
     *sequence_parallel.CASES,
+    *context_parallel.CASES,
     *experts.CASES,
     *dtensor.CASES,
 )
