@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics as stdlib_statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from ttrace.core.blocks import BlockReader, blocks
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.results import TensorResult, Tolerance, Verdict
+from ttrace.core.scale import Scales, explained_scales, nearest_scale
 from ttrace.core.spans import SpanReader, torch_dtype
 from ttrace.core.statistics import Accumulator, Statistics
 
@@ -97,80 +98,92 @@ class Comparator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
-    """By what the candidate's activation gradients are larger than the reference's, and why."""
+    """By what the candidate's activation gradients are larger than the reference's, and why.
+
+    `scales` are those that a correct candidate may have.
+    """
 
     factor: float = 1.0
+    scales: Scales = (1.0,)
     note: str = ""
 
 
 def find_loss_scale(
     comparator: Comparator,
-    pairs: Iterable[tuple[TensorId, Pair]],
+    pairs: Sequence[tuple[TensorId, Pair]],
     *,
     reference_splits: Sequence[int],
     candidate_splits: Sequence[int],
 ) -> LossScale:
     """Measure the scale of the loss on the first activation gradient of the backward pass.
 
-    A rank divides its loss by what it knows: its own tokens, its microbatches. The data-parallel
-    average comes later, so a correct activation gradient is dp times the reference's shard. The
-    scale is removed only when it is one that splitting the batch explains (`splits`); main
-    gradients are compared as they are, so that a wrong scale shows there.
+    It is removed only when splitting the batch explains it; main gradients are compared as they
+    are, so that a wrong scale shows there.
     """
-    measurable = list(pairs)
+    gains = _seed_gains(comparator, pairs)
+    scales = explained_scales(reference_splits, candidate_splits)
+    if not gains:
+        return LossScale(scales=scales)
+    middle = stdlib_statistics.median(gains)
+    nearest = nearest_scale(middle, scales)
+    if sorted(reference_splits) == sorted(candidate_splits):
+        # Nothing explains another scale, unless it is made up for later, as in pipelines.
+        main = _main_gain(comparator, pairs)
+        if nearest_scale(main, (1.0, nearest)) != 1.0:
+            scales, nearest = (1.0,), 1.0
+    factor = nearest if abs(middle / nearest - 1) <= _SCALE_MARGIN else 1.0
+    return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
+
+
+def find_isolated_scale(
+    comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]], scales: Scales
+) -> LossScale:
+    """The scale that an isolated run took for every gradient after the first."""
+    gains = _seed_gains(comparator, pairs)
+    if not gains:
+        return LossScale(scales=scales)
+    factor = nearest_scale(stdlib_statistics.median(gains), scales)
+    return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
+
+
+def _seed_gains(comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]]) -> list[float]:
+    """How large the first gradient of backward is on every rank, against the reference's."""
     seeds = (
         pair
-        for id_, pair in measurable
+        for id_, pair in pairs
         if id_.kind.is_gradient_of_activation and pair[0].volume > 1 and not pair[1].gaps
     )
     seed = min(seeds, key=lambda pair: pair[0].sequence, default=None)
     if seed is None:
-        return LossScale()
-    reference, candidate = seed
-    gains = [comparator.gain(reference, piece) for piece in candidate.pieces]
+        return []
+    gains = [comparator.gain(seed[0], piece) for piece in seed[1].pieces]
+    return [gain for gain in gains if math.isfinite(gain) and gain != 0]
+
+
+def _main_gain(comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]]) -> float:
+    gains = [
+        comparator.gain(reference, candidate.pieces[0])
+        for id_, (reference, candidate) in pairs
+        if id_.kind is Kind.MAIN_GRAD
+    ]
     gains = [gain for gain in gains if math.isfinite(gain) and gain != 0]
-    if not gains:
-        return LossScale()
+    return stdlib_statistics.median(gains) if gains else 1.0
+
+
+def _scale_note(factor: float, gains: Sequence[float]) -> str:
     middle = stdlib_statistics.median(gains)
-    allowed = {
-        factor
-        for ours in (1, *reference_splits)
-        for theirs in (1, *candidate_splits)
-        for factor in (theirs / ours, 1 / theirs / ours)
-    }
-    nearest = min(allowed, key=lambda size: abs(math.log(size / abs(middle))))
-    if abs(middle / nearest - 1) > _SCALE_MARGIN:
-        nearest = 1.0
-    if sorted(reference_splits) == sorted(candidate_splits) and not _is_compensated(
-        comparator, measurable
-    ):
-        nearest = 1.0  # both split the batch alike: nothing explains another scale
-    note = ""
-    if nearest != 1.0:
-        note = (
-            f"activation gradients are {nearest:g} times the reference's, as a loss averaged "
-            f"over a part of "
-            "the batch makes them; they are compared after dividing by it"
-        )
     if max(gains) - min(gains) > _SCALE_MARGIN * abs(middle):
-        note = (
+        return (
             "the loss weighs microbatches differently from the reference: its gradient is "
             + ", ".join(f"{gain:.4g}" for gain in gains[:8])
             + " times the reference's; a mean of means over unequal counts is a different loss"
         )
-    return LossScale(factor=nearest, note=note)
-
-
-def _is_compensated(comparator: Comparator, pairs: Iterable[tuple[TensorId, Pair]]) -> bool:
-    """Whether main gradients have the reference's scale, as pipelines see to after backward."""
-    gains = [
-        comparator.gain(reference, piece)
-        for id_, (reference, candidate) in pairs
-        if id_.kind is Kind.MAIN_GRAD
-        for piece in candidate.pieces[:1]
-    ]
-    gains = [gain for gain in gains if math.isfinite(gain)]
-    return bool(gains) and abs(stdlib_statistics.median(gains) - 1) <= _SCALE_MARGIN
+    if factor == 1.0:
+        return ""
+    return (
+        f"activation gradients are {factor:g} times the reference's, as a loss averaged over a "
+        "part of the batch makes them; they are compared after dividing by it"
+    )
 
 
 def judge(

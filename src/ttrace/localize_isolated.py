@@ -22,7 +22,7 @@ each is judged by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ttrace.core.ids import Kind, TensorId, display_module
@@ -34,25 +34,36 @@ _IN_MODULE = {
     Kind.GRAD_INPUT: "backward",
     Kind.GRAD: "weight gradient",
 }
+_OF_PARAMETER = frozenset(
+    {Kind.MAIN_GRAD, Kind.CLIPPED_GRAD, Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM}
+)
 _IN_PARENT = {Kind.INPUT: "forward", Kind.GRAD_OUTPUT: "backward"}
 
 
-def localize_isolated(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
-    """Every segment that is itself wrong, in execution order; empty when nothing failed."""
+def localize_isolated(
+    results: Sequence[TensorResult], *, unfired: Set[str] = frozenset()
+) -> tuple[Culprit, ...]:
+    """Every segment that is itself wrong, in execution order; empty when nothing failed.
+
+    `unfired` are ids of gradients that were waited for in vain.
+    """
     start = before_forward(results)
     if start:
         return start
     steps: dict[int, list[TensorResult]] = {}
     for result in results:
         steps.setdefault(result.id.step, []).append(result)
-    found = [(step, culprit) for step in sorted(steps) for culprit in _of_step(steps[step])]
-    return _merged(found)
+    return _merged(
+        [(step, culprit) for step in sorted(steps) for culprit in _of_step(steps[step], unfired)]
+    )
 
 
-def _of_step(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
+def _of_step(results: Sequence[TensorResult], unfired: Set[str]) -> tuple[Culprit, ...]:
+    cut, unreached = _cut_graph(results, unfired)
     segments: dict[tuple[str, str], list[TensorResult]] = {}
     for result in results:
-        if result.verdict.is_failure and (place := _segment(result)) is not None:
+        failed = result.verdict.is_failure and result.id not in unreached
+        if failed and (place := _segment(result)) is not None:
             segments.setdefault(place, []).append(result)
     culprits = tuple(
         Culprit(
@@ -66,7 +77,40 @@ def _of_step(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
         if part == "forward" or (where, "forward") not in segments
     )
     consequences = _consequences(results, {where for where, _ in segments})
-    return (*culprits, *stages_after_backward(results, consequences))
+    return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
+
+
+def _cut_graph(
+    results: Sequence[TensorResult], unfired: Set[str]
+) -> tuple[tuple[Culprit, ...], set[TensorId]]:
+    """Where a tensor lost its way back, and all that backward therefore never reached."""
+    missing = [
+        result
+        for result in results
+        if result.verdict is Verdict.MISSING
+        and (result.id.kind.is_gradient_of_activation or result.id.kind is Kind.GRAD)
+    ]
+    if not missing:
+        return (), set()
+    first = min(missing, key=lambda result: result.order)
+    module = first.id.module
+    # An input that needs no gradient was cut off before it came to the module.
+    before = first.id.kind is Kind.GRAD_INPUT and str(first.id) not in unfired
+    parameters = {(r.id.module, r.id.slot) for r in missing if r.id.kind is Kind.GRAD}
+    unreached = {result.id for result in missing} | {
+        result.id
+        for result in results
+        if result.id.kind in _OF_PARAMETER
+        and (result.id.module, result.id.slot.partition(".")[0]) in parameters
+    }
+    culprit = Culprit(
+        where=display_module(parent_of(module) if before else module),
+        part="backward",
+        reason=f"the reference has a {_name(first)}, the candidate has none: a tensor was cut off "
+        f"from autograd (detach, no_grad, data), and {len(missing)} gradients are never made",
+        evidence=(first.id,),
+    )
+    return (culprit,), unreached
 
 
 def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[TensorId]:
@@ -118,6 +162,9 @@ def _segment(result: TensorResult) -> tuple[str, str] | None:
 
 def _points(found: Sequence[TensorResult]) -> str:
     first = found[0]
-    name = f"{first.id.kind.value.replace('_', ' ')} of {display_module(first.id.module)}"
     more = f" (and {len(found) - 1} more points)" if len(found) > 1 else ""
-    return f"{name} is wrong: {why(first)}{more}"
+    return f"{_name(first)} is wrong: {why(first)}{more}"
+
+
+def _name(result: TensorResult) -> str:
+    return f"{result.id.kind.value.replace('_', ' ')} of {display_module(result.id.module)}"

@@ -20,6 +20,7 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.plan import Plan
+from ttrace.core.scale import nearest_scale
 from ttrace.core.spans import SpanReader
 
 
@@ -32,6 +33,7 @@ class Overwriter:
         self._noise = noise
         place = adapter.place()
         self._rank, self._axes = place.rank, place.axes
+        self._scales: dict[int, float] = {}
         self._spans = SpanReader(plan.reference)
         self._reader = BlockReader(self._spans)
 
@@ -85,12 +87,28 @@ class Overwriter:
         term = self._own_term(tensor, layout, microbatch)
         values = self._read(id_, layout, local.dtype) if term is None else term.to(local.dtype)
         if scaled:
-            values = (values.to(torch.float32) * self._plan.loss_scale).to(local.dtype)
+            scale = self._scale_of(microbatch, local, values, is_whole=not layout.partial)
+            values = (values.to(torch.float32) * scale).to(local.dtype)
             values = self._owned(values, f"{id_}", *place.share) if place.share[1] > 1 else values
         if term is None:
             values = self._partial(values, f"{id_}@{microbatch}", layout)
         cut.copy_(values)
         return self._adapter.rewrap(cut, like=like)
+
+    def _scale_of(
+        self, microbatch: int, found: torch.Tensor, expected: torch.Tensor, *, is_whole: bool
+    ) -> float:
+        """By what this rank scaled the loss of a microbatch, told by its first gradient.
+
+        The loss was computed from the reference's output, whatever is wrong in the model.
+        """
+        if microbatch not in self._scales and is_whole:
+            wide = expected.double().flatten()
+            size = float(wide @ wide)
+            gain = float(found.cpu().double().flatten() @ wide) / size if size else 0.0
+            if gain and math.isfinite(gain):
+                self._scales[microbatch] = nearest_scale(gain, self._plan.scales)
+        return self._scales.get(microbatch, 1.0)
 
     def _own_term(
         self, tensor: LogicalTensor, layout: Layout, microbatch: int
