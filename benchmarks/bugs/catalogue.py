@@ -79,6 +79,8 @@ PAIRS: tuple[Case, ...] = (
     _pair("aux-loss-scale", "unsplit-positions"),
     # a wrong forward, and a gradient that is not reduced
     _pair("ulysses-permutation", "unsynced-norm"),
+    # a wrong weight gradient, and a wrong norm
+    _pair("gathered-input-layout", "whole-counted-by-each"),
 )
 
 DEMO: tuple[Case, ...] = tuple(map(_demo_case, BUGS))
