@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
+from io import StringIO
+
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -51,13 +54,13 @@ def _pair(first: str, second: str) -> Case:
 
 def _train_demo(bugs: frozenset[str]) -> None:
     if dist.get_world_size() == 1:
-        config = TrainConfig(microbatches=1)
-        prepare_process(config)
-        train(config)
-        return
-    config = TrainConfig(dp=2, tp=2, microbatches=2, bug=next(iter(bugs), None))
+        config, mesh = TrainConfig(microbatches=1), None
+    else:
+        config = TrainConfig(dp=2, tp=2, microbatches=2, bug=next(iter(bugs), None))
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     prepare_process(config)
-    train(config, init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")))
+    with redirect_stdout(StringIO()):  # it writes its loss
+        train(config, mesh)
 
 
 def _demo_case(bug: Bug) -> Case:
@@ -79,6 +82,8 @@ PAIRS: tuple[Case, ...] = (
     _pair("aux-loss-scale", "unsplit-positions"),
     # a wrong forward, and a gradient that is not reduced
     _pair("ulysses-permutation", "unsynced-norm"),
+    # a wrong weight gradient, and a wrong norm
+    _pair("gathered-input-layout", "whole-counted-by-each"),
 )
 
 DEMO: tuple[Case, ...] = tuple(map(_demo_case, BUGS))

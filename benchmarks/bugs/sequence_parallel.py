@@ -231,6 +231,8 @@ def train(bugs: frozenset[str]) -> None:
                 labels[:, -1] = IGNORED  # the next token is on the next rank
             part = summed_loss(model(batch.tokens), labels)
             loss = cast(Tensor, SumOverRanks.apply(part)) / total_count()
+            if "loss-times-ranks" in bugs:
+                loss = loss * dist.get_world_size()
             loss.backward()
         reduce_gradients(model, bugs)
         clip_grad_norm_(model.parameters(), MAX_NORM)
@@ -286,6 +288,12 @@ CASES = (
         "shifted-after-split",
         "labels are shifted after the sequence was split: the last of each part is lost",
         "transformers#36607",
+        ("loss", "forward"),
+    ),
+    _case(
+        "loss-times-ranks",
+        "a loss that is divided by all tokens is multiplied by the parts of the sequence",
+        "Megatron-LM 5946e24b37",
         ("loss", "forward"),
     ),
     _case(
