@@ -60,7 +60,7 @@ class Comparator:
         self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0
     ) -> Measured:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
-        whole = Accumulator()
+        whole = Accumulator(shape=reference.shape)
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
         for start, stop in blocks(reference.shape):
             expected = self._reference.read(reference.pieces, reference.shape, start, stop)
@@ -69,7 +69,7 @@ class Comparator:
                 held = self._replica.read_piece(piece, candidate.shape, start, stop)
                 for place, values in held:
                     spread.update(found[place], values)
-            whole.update(expected, _divided(found, scale))
+            whole.update(expected, _divided(found, scale), start)
         self._reference.finish(reference)
         self._candidate.finish(candidate)
         disagreements = [(piece, spread.result()) for piece, spread in spreads]
