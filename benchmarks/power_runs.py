@@ -35,6 +35,7 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "tp2-sp": ("--tp", "2", "--microbatches", "2"),
     "fsdp2-tp2-sp": ("--dp", "2", "--tp", "2", "--microbatches", "2"),
     "split2": ("--microbatches", "1", "--split", "2"),
+    "split4": ("--microbatches", "1", "--split", "4"),
     "split8": ("--microbatches", "1", "--split", "8"),
 }
 

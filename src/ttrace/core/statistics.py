@@ -133,7 +133,9 @@ class Accumulator:
         self._ulp &= reference.dtype == candidate.dtype and reference.is_floating_point()
         reference, candidate = _flat(reference), _flat(candidate)
         self._count += reference.numel()
-        if self._shape is None or is_complex:
+        if is_complex:
+            self._shape = None  # parts of a number are no dim of the tensor
+        if self._shape is None:
             self._kernel.add(reference[None], candidate[None], self._sums)
             return
         self._add_block(reference, candidate, tuple(start) or (0,) * len(size), size)
@@ -172,7 +174,7 @@ class Accumulator:
             same_bits=sums.different_bits == 0,
             max_ulp=sums.max_ulp if self._ulp else None,
             worst_element=self._worst,
-            slices=self._slices.worst() if sums.error_squared else (),
+            slices=self._slices.worst() if self._shape and sums.error_squared else (),
         )
 
 
