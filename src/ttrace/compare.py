@@ -17,7 +17,8 @@ import torch
 from ttrace.core.blocks import BlockReader, blocks
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.results import TensorResult, Tolerance, Verdict
+from ttrace.core.readings import Statistic, in_eps, readings
+from ttrace.core.results import Judgement, TensorResult, Tolerance, Verdict
 from ttrace.core.scale import Scales, explained_scales, nearest_scale
 from ttrace.core.spans import SpanReader, torch_dtype
 from ttrace.core.statistics import Accumulator, Statistics
@@ -61,7 +62,7 @@ class Comparator:
         self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0
     ) -> Measured:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
-        whole = Accumulator()
+        whole = Accumulator(shape=reference.shape)
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
         for start, stop in blocks(reference.shape):
             expected = self._reference.read(reference.pieces, reference.shape, start, stop)
@@ -70,7 +71,7 @@ class Comparator:
                 held = self._replica.read_piece(piece, candidate.shape, start, stop)
                 for place, values in held:
                     spread.update(found[place], values)
-            whole.update(expected, _divided(found, scale))
+            whole.update(expected, _divided(found, scale), start)
         self._reference.finish(reference)
         self._candidate.finish(candidate)
         disagreements = [(piece, spread.result()) for piece, spread in spreads]
@@ -193,6 +194,7 @@ def judge(
     reference, candidate = pair
     found = measured.statistics
     eps = _eps(candidate.dtype)
+    judgements = _judgements(found, tolerance, reference.shape, eps)
 
     def result(verdict: Verdict, note: str = "", ranks: tuple[int, ...] = ()) -> TensorResult:
         return TensorResult(
@@ -203,7 +205,8 @@ def judge(
             dtype=candidate.dtype,
             statistics=found,
             tolerance=tolerance,
-            ratio=_ratio(found.error_norm, tolerance),
+            judgements=judgements,
+            ratio=max((judgement.ratio for judgement in judgements), default=None),
             error_eps=found.relative_error / eps if eps else None,
             ranks=ranks,
             note=note,
@@ -233,8 +236,9 @@ def judge(
             "differs, and no perturbed reference has it to tell how much rounding explains; "
             "pass --perturbed",
         )
-    if not found.error_norm <= tolerance.error_norm:
-        return result(Verdict.MISMATCH, _mismatch_note(found))
+    decisive = max(judgements, key=lambda judgement: judgement.ratio)
+    if not decisive.ratio <= 1:
+        return result(Verdict.MISMATCH, _mismatch_note(found, decisive))
     note = "replicas differ by rounding" if worst is not None else ""
     return result(Verdict.PASS, note)
 
@@ -273,27 +277,53 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _mismatch_note(found: Statistics) -> str:
+def _judgements(
+    found: Statistics, tolerance: Tolerance | None, shape: tuple[int, ...], eps: float
+) -> tuple[Judgement, ...]:
+    """One for every limit, the norm's first."""
+    if tolerance is None:
+        return ()
+    limits = {(limit.statistic, limit.dims): limit.allowed for limit in tolerance.limits}
+    limits[Statistic.NORM, ()] = tolerance.error_norm
+    return tuple(
+        Judgement(
+            reading=reading,
+            allowed=limits[reading.key],
+            ratio=_ratio(reading.value, limits[reading.key]),
+            eps=in_eps(reading, found, shape, eps),
+        )
+        for reading in readings(found)
+        if reading.key in limits
+    )
+
+
+def _mismatch_note(found: Statistics, decisive: Judgement) -> str:
+    """What kind of error it is, and where."""
     residual = _residual(found)
     if found.gain != 0 and abs(found.gain - 1) > 0.01 and residual < 0.05 * found.relative_error:
         return f"a constant factor of {found.gain:.4g}"
-    return ""
+    reading = decisive.reading
+    if reading.statistic is Statistic.GAIN:
+        return f"a factor of {found.gain:.8g}"
+    if reading.statistic is Statistic.SHIFT:
+        return f"shifted by {found.error_sum / found.count:.3g}"
+    if reading.statistic is Statistic.CHOICES:
+        return f"{found.unequal} of {found.count} choices differ"
+    return reading.place
 
 
 def _residual(found: Statistics) -> float:
     """Relative error that is left when the candidate is divided by its gain."""
     if found.reference_norm == 0 or not math.isfinite(found.gain):
         return math.inf
-    left = found.candidate_norm**2 - found.gain**2 * found.reference_norm**2
+    left = found.error_norm**2 - found.along_reference**2
     return math.sqrt(max(left, 0.0)) / found.reference_norm
 
 
-def _ratio(error_norm: float, tolerance: Tolerance | None) -> float | None:
-    if tolerance is None:
-        return None
-    if error_norm == 0:
+def _ratio(value: float, allowed: float) -> float:
+    if value == 0:
         return 0.0
-    return error_norm / tolerance.error_norm if tolerance.error_norm else math.inf
+    return value / allowed if allowed else math.inf
 
 
 def _eps(dtype_name: str) -> float:
