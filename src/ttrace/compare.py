@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics as stdlib_statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,15 +19,12 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.readings import Statistic, in_eps, readings
 from ttrace.core.results import Judgement, TensorResult, Tolerance, Verdict
-from ttrace.core.scale import Scales, explained_scales, nearest_scale
+from ttrace.core.scale import MARGIN, Scales, explained_scales
 from ttrace.core.spans import SpanReader, torch_dtype
 from ttrace.core.statistics import Accumulator, Statistics
 
 Pair = tuple[LogicalTensor, LogicalTensor]
 
-# A measured loss scale is taken for a group size when it is this close: gains of bf16 gradients
-# have a noise of 1e-4 to 1e-3 (numerics), and group sizes differ by a factor of at least 1.1.
-_SCALE_MARGIN = 0.03
 
 # Chosen: sums of fp32 in random order differ by a few eps; clean norms over ranks reached 5.
 _RANDOM_ORDER_EPS = 16
@@ -105,7 +102,7 @@ class LossScale:
     """
 
     factor: float = 1.0
-    scales: Scales = (1.0,)
+    scales: Scales = Scales()
     note: str = ""
 
 
@@ -122,17 +119,18 @@ def find_loss_scale(
     are, so that a wrong scale shows there.
     """
     gains = _seed_gains(comparator, pairs)
-    scales = explained_scales(reference_splits, candidate_splits)
+    scales = Scales(allowed=explained_scales(reference_splits, candidate_splits))
     if not gains:
         return LossScale(scales=scales)
     middle = stdlib_statistics.median(gains)
-    nearest = nearest_scale(middle, scales)
+    nearest = scales.nearest(middle)
     if sorted(reference_splits) == sorted(candidate_splits):
         # Nothing explains another scale, unless it is made up for later, as in pipelines.
-        main = _main_gain(comparator, pairs)
-        if nearest_scale(main, (1.0, nearest)) != 1.0:
-            scales, nearest = (1.0,), 1.0
-    factor = nearest if abs(middle / nearest - 1) <= _SCALE_MARGIN else 1.0
+        either = Scales(allowed=(1.0, nearest))
+        if either.nearest(_main_gain(comparator, pairs)) != 1.0:
+            scales = Scales()
+    factor = scales.of(middle)
+    scales = replace(scales, likely=scales.nearest(middle))
     return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
 
 
@@ -143,7 +141,7 @@ def find_isolated_scale(
     gains = _seed_gains(comparator, pairs)
     if not gains:
         return LossScale(scales=scales)
-    factor = nearest_scale(stdlib_statistics.median(gains), scales)
+    factor = scales.of(stdlib_statistics.median(gains))
     return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
 
 
@@ -173,7 +171,7 @@ def _main_gain(comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]]) -
 
 def _scale_note(factor: float, gains: Sequence[float]) -> str:
     middle = stdlib_statistics.median(gains)
-    if max(gains) - min(gains) > _SCALE_MARGIN * abs(middle):
+    if max(gains) - min(gains) > MARGIN * abs(middle):
         return (
             "the loss weighs microbatches differently from the reference: its gradient is "
             + ", ".join(f"{gain:.4g}" for gain in gains[:8])

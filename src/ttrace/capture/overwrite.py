@@ -20,7 +20,6 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.plan import Plan
-from ttrace.core.scale import nearest_scale
 from ttrace.core.spans import SpanReader
 
 
@@ -107,8 +106,8 @@ class Overwriter:
             size = float(wide @ wide)
             gain = float(found.cpu().double().flatten() @ wide) / size if size else 0.0
             if gain and math.isfinite(gain):
-                self._scales[microbatch] = nearest_scale(gain, self._plan.scales)
-        return self._scales.get(microbatch, 1.0)
+                self._scales[microbatch] = self._plan.scales.of(gain)
+        return self._scales.get(microbatch, self._plan.scales.likely)
 
     def _own_term(
         self, tensor: LogicalTensor, layout: Layout, microbatch: int

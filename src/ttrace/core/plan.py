@@ -48,7 +48,7 @@ class Plan:
     def write(self, file: Path) -> None:
         data = {
             "reference": str(self.reference),
-            "scales": list(self.scales),
+            "scales": {"allowed": list(self.scales.allowed), "likely": self.scales.likely},
             "places": [
                 [str(id_), microbatch, p.layout.to_json(), p.outer.to_json(), list(p.share)]
                 for (id_, microbatch), p in self.places.items()
@@ -62,7 +62,9 @@ class Plan:
         data = json.loads(file.read_text())
         return cls(
             reference=Path(data["reference"]),
-            scales=tuple(data["scales"]),
+            scales=Scales(
+                allowed=tuple(data["scales"]["allowed"]), likely=data["scales"]["likely"]
+            ),
             places={
                 (TensorId.parse(id_), microbatch): Place(
                     layout=Layout.from_json(layout),

@@ -9,11 +9,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-Scales = tuple[float, ...]
+# Gains of bf16 gradients have a noise of 1e-4 to 1e-3 (measured); group sizes differ by a factor of
+# at least 1.1.
+MARGIN = 0.03
 
 
-def explained_scales(reference_splits: Sequence[int], candidate_splits: Sequence[int]) -> Scales:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """The scales that a correct run may have, and the one that a run is likely to have."""
+
+    allowed: tuple[float, ...] = (1.0,)
+    likely: float = 1.0
+
+    def nearest(self, gain: float) -> float:
+        """The allowed scale that a measured gain is nearest to, by ratio."""
+        return min(self.allowed, key=lambda scale: abs(math.log(scale / abs(gain))))
+
+    def of(self, gain: float) -> float:
+        """The allowed scale that a gain is; the likely one where it is none."""
+        nearest = self.nearest(gain)
+        return nearest if abs(gain / nearest - 1) <= MARGIN else self.likely
+
+
+def explained_scales(
+    reference_splits: Sequence[int], candidate_splits: Sequence[int]
+) -> tuple[float, ...]:
     """Into how many parts each run splits the batch, over microbatches, ranks and both."""
     return tuple(
         sorted(
@@ -25,8 +47,3 @@ def explained_scales(reference_splits: Sequence[int], candidate_splits: Sequence
             }
         )
     )
-
-
-def nearest_scale(gain: float, scales: Scales) -> float:
-    """The scale that a measured gain is nearest to, by ratio."""
-    return min(scales, key=lambda scale: abs(math.log(scale / abs(gain))))
