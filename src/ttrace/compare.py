@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics as stdlib_statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -102,7 +102,7 @@ class LossScale:
     """
 
     factor: float = 1.0
-    scales: Scales = Scales()
+    scales: Scales = field(default_factory=Scales)
     note: str = ""
 
 
