@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench bench-power clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -38,6 +38,13 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Clean runs, planted errors, and the plots of docs/: about an hour on two cores.
+bench-power: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.power
+	$(BIN)/python -m benchmarks.power_depth
+	$(BIN)/python -m benchmarks.power_plots
 
 clean:
 	rm -rf .venv ttrace-out
