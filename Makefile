@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow lint format bench bench-bugs clean
+.PHONY: demo test test-slow lint format bench bench-bugs bench-power clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -39,8 +39,16 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# 48 cases through the whole flow: about ten minutes on two cores.
 bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
+
+# Clean runs, planted errors, and the plots of docs/: about an hour on two cores.
+bench-power: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.power
+	$(BIN)/python -m benchmarks.power_depth
+	$(BIN)/python -m benchmarks.power_plots
 
 clean:
 	rm -rf .venv ttrace-out

@@ -58,6 +58,7 @@ class Model:
     dtype: str
     layers: int
     dim: int
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -67,14 +68,14 @@ class Model:
     def arguments(self) -> tuple[str, ...]:
         return (
             *("--seed", str(self.seed), "--dtype", self.dtype),
-            *("--layers", str(self.layers), "--dim", str(self.dim)),
+            *("--layers", str(self.layers), "--dim", str(self.dim), "--device", self.device),
         )
 
 
 class PooledRunner:
     """Runs what an experiment asks for in this process or in the pool, and shares references."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool | None) -> None:
         self._pool = pool
         self._done: dict[tuple[object, ...], Path] = {}
 
@@ -91,6 +92,7 @@ class PooledRunner:
             return
         environment = _environment(run)
         if config.world_size > 1:
+            assert self._pool is not None, "only layouts of one process need no pool"
             self._pool.run(config.world_size, train_rank, config, environment=environment)
         else:
             with mock.patch.dict(os.environ, environment):
