@@ -121,9 +121,13 @@ class Placer:
             return shape
         held, size = self._batch.held(shard), self._batch.sizes[shard[0]]
         # A constant (a mask, zeros) is the same for all samples too, but has a row for each.
-        if self._same_for_all_samples(record) and shape[self._batch.dim] != held:
+        dims = self._dims(record, shape, held)
+        if not dims:
             return shape
-        for dim in self._dims(shape, held):
+        likely = self._batch.dim if record.batch_dim is None else record.batch_dim
+        if self._same_for_all_samples(record) and shape[likely] != held:
+            return shape
+        for dim in dims:
             if held and shape[dim] % held == 0:
                 return (*shape[:dim], shape[dim] // held * size, *shape[dim + 1 :])
         return shape
@@ -211,7 +215,7 @@ class Placer:
         size = self._batch.sizes[shard[0]]
         return [
             Layout.full(shape).take(dim, _scaled(self._batch.samples[shard], shape[dim] // size))
-            for dim in self._dims(shape, size)
+            for dim in self._dims(record, shape, size)
             if shape[dim] % size == 0
         ]
 
@@ -248,8 +252,10 @@ class Placer:
                 if _without(self._trace.ranks[rank].info.axes, [axis]) == _without(mine, [axis])
             }
 
-    def _dims(self, shape: Shape, samples: int) -> list[int]:
+    def _dims(self, record: Record, shape: Shape, samples: int) -> list[int]:
         """Dims in the order in which they are likely to be the batch of so many samples."""
+        if record.batch_dim is not None:
+            return [record.batch_dim] if 0 <= record.batch_dim < len(shape) else []
 
         def unlikely(dim: int) -> tuple[bool, bool, int]:
             return shape[dim] != samples, dim != self._batch.dim, dim
@@ -364,4 +370,6 @@ def _scaled(runs: Runs, unit: int) -> list[Run]:
 def _without(
     axes: dict[str, tuple[int, int]], left_out: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    return {axis: place for axis, place in axes.items() if axis not in left_out}
+    """An axis within another, such as `pp.embedding`, is left out with it."""
+    out = {name for axis in left_out for name in (axis, axis.partition(".")[0])}
+    return {axis: place for axis, place in axes.items() if axis not in out}

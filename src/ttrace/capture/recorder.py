@@ -7,13 +7,14 @@ Values are written before the hook returns, so later in-place changes cannot rea
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 import torch
 import xxhash
 
 from ttrace.capture.objects import ObjectMemory
-from ttrace.core.adapter import Adapter
+from ttrace.core.adapter import Adapter, Spot
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
@@ -44,15 +45,19 @@ class Recorder:
         microbatch: int = 0,
         recompute: bool = False,
         layout: Layout | None = None,
+        spot: Spot | None = None,
         sequence: int | None = None,
     ) -> Record | None:
-        """Record a tensor; `layout` is used where the tensor does not know its own."""
+        """Record a tensor; `layout` or the spot's is used where it does not know its own."""
         if self._broken:
             return None
         if sequence is None:
             sequence = self.next_sequence()
         local, own_layout = self._adapter.localise(tensor)
         local = local.cpu()
+        if spot is not None:
+            local = local.permute(spot.dims) if spot.dims else local
+            layout = spot.layout
         known = self._values.find(tensor)
         if known is not None and _holds(known, local):
             shared = replace(
@@ -64,8 +69,9 @@ class Recorder:
                 same_as=known.same_as or known.id,
             )
             return self._write(shared, None)
-        if own_layout is None and layout is not None and layout.local_shape == tuple(local.shape):
-            own_layout = layout
+        if own_layout is None and layout is not None:
+            if math.prod(layout.local_shape) == local.numel():
+                own_layout, local = layout, local.reshape(layout.local_shape)
         record = Record(
             id=id,
             rank=self._rank,
@@ -75,6 +81,7 @@ class Recorder:
             microbatch=microbatch,
             recompute=recompute,
             layout=own_layout,
+            batch_dim=None if spot is None else spot.batch_dim,
         )
         written = self._write(record, local)
         if written is not None:

@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from ttrace.capture.buffers import Buffers
 from ttrace.capture.clipping import watch_clipping
 from ttrace.capture.hooks import ModuleHooks
-from ttrace.capture.leaves import leaves
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
 from ttrace.capture.taps import TappingHooks
 from ttrace.capture.weights import WeightHooks
-from ttrace.core.adapter import Adapter
+from ttrace.core.adapter import Adapter, Parameter
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.plan import Plan, plan_file
 from ttrace.core.record import ModuleInfo, RankInfo, Summary
@@ -42,7 +40,7 @@ class RecordingTracer:
         self,
         *,
         adapter: Adapter,
-        optimizers: Sequence[Optimizer],
+        optimizers: Sequence[Any],
         folder: Path,
         steps: int,
         noise_seed: int | None,
@@ -79,7 +77,7 @@ class RecordingTracer:
         self._norm: torch.Tensor | None = None
         self._restore: list[Callable[[], None]] = []
         self._notes: list[str] = []
-        self._optimizers = optimizers
+        self._optimizers = optimizers = adapter.optimizers(optimizers)
         self._handles = [opt.register_step_pre_hook(self._before_update) for opt in optimizers]
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]
         self._updated: set[int] = set()
@@ -106,6 +104,7 @@ class RecordingTracer:
                 self._adapter.tracking(),
                 watch_backward(self._around_backward),
                 watch_clipping(self._before_clipping),
+                self._adapter.watch_clipping(self._before_clipping),
             ):
                 yield
         except BaseException:
@@ -128,7 +127,7 @@ class RecordingTracer:
         self._hooks.begin(self._done)
         self._guarded("the parameters' hooks", self._begin_weights)
         self._guarded("the buffers", self._buffers.begin)
-        self._each_parameter(Kind.PARAM, lambda parameter: parameter)
+        self._each_parameter(Kind.PARAM)
         if self._noise is not None:
             for parameter in self._adapter.parameters():
                 key = f"step{self._done}/{parameter.module}:param.{parameter.name}"
@@ -144,8 +143,8 @@ class RecordingTracer:
                 "inside tracer.step(), so there are no updated parameters to compare"
             )
         elif self._optimizers:
-            self._guarded("the optimizer's state", self._take_optimizer_state)
-            self._each_parameter(Kind.PARAM_AFTER, lambda parameter: parameter)
+            self._each_parameter(Kind.OPTIMIZER)
+            self._each_parameter(Kind.PARAM_AFTER)
         self._guarded("the buffers", self._take_buffers)
         self._inside = False
         self._hooks.end()
@@ -177,7 +176,7 @@ class RecordingTracer:
         self._restore_parameters()
         if not self._gradients_taken:
             self._gradients_taken = True
-            self._each_parameter(Kind.MAIN_GRAD, self._adapter.main_grad)
+            self._each_parameter(Kind.MAIN_GRAD)
             self._guarded("parameters without a local gradient", self._note_unseen)
 
     def _note_unseen(self) -> None:
@@ -227,15 +226,7 @@ class RecordingTracer:
     def _take_clipped(self) -> None:
         if self._clipped and not self._clipped_taken:
             self._clipped_taken = True
-            self._each_parameter(Kind.CLIPPED_GRAD, self._adapter.main_grad)
-
-    def _take_optimizer_state(self) -> None:
-        for parameter in self._adapter.parameters():
-            for optimizer in self._optimizers:
-                # Not by index: asking a defaultdict would make a state.
-                state = optimizer.state.get(parameter.tensor, {})
-                for slot, tensor in leaves(state, parameter.name):
-                    self._value(Kind.OPTIMIZER, parameter.module, slot, tensor)
+            self._each_parameter(Kind.CLIPPED_GRAD)
 
     def _take_buffers(self) -> None:
         for module, name, value in self._buffers.changed():
@@ -250,22 +241,15 @@ class RecordingTracer:
             restore()
         self._restore.clear()
 
-    def _each_parameter(
-        self, kind: Kind, tensor_of: Callable[[nn.Parameter], torch.Tensor | None]
-    ) -> None:
+    def _each_parameter(self, kind: Kind) -> None:
         for parameter in self._adapter.parameters():
             id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=parameter.name)
-            self._guarded(str(id_), partial(self._take, id_, parameter.tensor, tensor_of))
+            self._guarded(str(id_), partial(self._take, kind, parameter))
 
-    def _take(
-        self,
-        id_: TensorId,
-        parameter: nn.Parameter,
-        tensor_of: Callable[[nn.Parameter], torch.Tensor | None],
-    ) -> None:
-        tensor = tensor_of(parameter)
-        if tensor is not None:
-            self._recorder.value(id_, tensor)
+    def _take(self, kind: Kind, parameter: Parameter) -> None:
+        for part in self._adapter.held(kind, parameter):
+            id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=part.slot)
+            self._recorder.value(id_, part.tensor, layout=part.layout)
 
     def _guarded(self, what: str, work: Callable[[], object]) -> None:
         try:

@@ -28,7 +28,8 @@ class Record:
     """One tensor as one rank held it.
 
     `same_as` names an earlier record of this rank with the very same tensor object: for a value the
-    bytes are shared, for a gradient there is nothing to store (`location` is None).
+    bytes are shared, for a gradient there is nothing to store (`location` is None). `batch_dim` is
+    the dim of the samples where the framework says it, -1 where it says that there is none.
     """
 
     id: TensorId
@@ -39,6 +40,7 @@ class Record:
     microbatch: int = 0
     recompute: bool = False
     layout: Layout | None = None
+    batch_dim: int | None = None
     same_as: TensorId | None = None
     location: Location | None = None
 
@@ -54,6 +56,8 @@ class Record:
             data["recompute"] = True
         if self.layout is not None:
             data["layout"] = self.layout.to_json()
+        if self.batch_dim is not None:
+            data["batch_dim"] = self.batch_dim
         if self.same_as is not None:
             data["same_as"] = str(self.same_as)
         if self.location is not None:
@@ -73,6 +77,7 @@ class Record:
             microbatch=data["mb"],
             recompute=data.get("recompute", False),
             layout=None if layout is None else Layout.from_json(layout),
+            batch_dim=data.get("batch_dim"),
             same_as=None if same_as is None else TensorId.parse(same_as),
             location=None
             if where is None

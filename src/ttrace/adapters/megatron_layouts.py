@@ -1,0 +1,99 @@
+"""Layouts of what Megatron's modules hold, take and return, from their classes and the config.
+
+Enters: this rank's coordinates, a module, a shape. Leaves: the layout in the tensor of one
+microbatch. Activations are [sequence, batch, hidden]; context parallelism cuts the sequence in
+zigzag, sequence parallelism cuts the rest of it between modules, tensor parallelism cuts the hidden
+dim inside attention and MLP. Classes that are not listed get no layout: alignment infers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megatron.core.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
+from megatron.core.transformer.mlp import MLP
+from torch import nn
+
+from ttrace.core.layout import Layout
+
+Axis = tuple[int, int]  # my index, size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This rank on every axis that splits tensors."""
+
+    tp: Axis
+    cp: Axis
+    ep: Axis
+    etp: Axis
+    sequence_parallel: bool
+
+    def tensor_axis(self, module: nn.Module) -> tuple[str, Axis]:
+        """Experts have a tensor parallel size of their own."""
+        return ("etp", self.etp) if getattr(module, "is_expert", False) else ("tp", self.tp)
+
+
+def parameter_layout(
+    module: nn.Module, name: str, shape: Sequence[int], ranks: Ranks, sections: int
+) -> Layout | None:
+    """Where a parameter's shard sits; None where neither class nor attributes say it is split."""
+    dim = _split_dim(module, name)
+    if dim is None:
+        return None
+    index, count = ranks.tensor_axis(module)[1]
+    return _split(shape, dim, index, count, sections if dim == 0 else 1)
+
+
+def _split_dim(module: nn.Module, name: str) -> int | None:
+    """By class first: a wrong attribute is one of the mistakes to find."""
+    if isinstance(module, ColumnParallelLinear):
+        return 0
+    if isinstance(module, RowParallelLinear):
+        return 1 if name == "weight" else None
+    if isinstance(module, VocabParallelEmbedding):
+        return 0
+    parameter: Any = module._parameters.get(name)  # noqa: SLF001
+    if getattr(parameter, "tensor_model_parallel", False):
+        return int(parameter.partition_dim)
+    return None
+
+
+def _split(local: Sequence[int], dim: int, index: int, count: int, sections: int) -> Layout:
+    whole = [size * count if at == dim else size for at, size in enumerate(local)]
+    part = whole[dim] // sections
+    return Layout.full(whole).interleaved(dim, [part] * sections, index, count)
+
+
+def sections_of(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, int]:
+    """Linear layers whose output stands in sections that are each split: gate and up."""
+    return {
+        id(module.linear_fc1): 2
+        for _, module in modules
+        if isinstance(module, MLP) and module.config.gated_linear_unit
+    }
+
+
+def sequence_layout(shape: Sequence[int], ranks: Ranks, *, dim: int = 0, scattered: bool) -> Layout:
+    """[sequence, batch, ...] with the sequence cut by context and, if scattered, tensor parallel."""
+    tp_index, tp = ranks.tp if scattered else (0, 1)
+    whole = [size * ranks.cp[1] * tp if at == dim else size for at, size in enumerate(shape)]
+    layout = Layout.full(whole)
+    if ranks.cp[1] > 1:
+        layout = layout.zigzag(dim, *ranks.cp)
+    return layout.shard(dim, tp_index, tp) if tp > 1 else layout
+
+
+def column_layout(
+    shape: Sequence[int], ranks: Ranks, axis: Axis, dim: int, sections: int
+) -> Layout:
+    """The sequence whole but for context parallelism, one other dim cut by tensor parallelism."""
+    inner = _split(shape, dim, *axis, sections)
+    outer = sequence_layout(inner.shape, ranks, scattered=False)
+    return outer.take(dim, inner.runs[dim])
