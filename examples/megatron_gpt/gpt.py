@@ -1,4 +1,4 @@
-"""A small GPT of Megatron-Core in any layout, its optimizer and its data: what both scripts share."""
+"""A small GPT of Megatron-Core in any layout, its optimizer and data: what both scripts share."""
 
 from __future__ import annotations
 
@@ -185,13 +185,20 @@ def build(layout: Layout) -> tuple[list[DistributedDataParallel], TransformerCon
             mtp = get_gpt_mtp_block_spec(
                 config, block, use_transformer_engine=False, vp_stage=vp_stage
             )
+            for spec in mtp.layer_specs if mtp else ():
+                for name in ("enorm", "hnorm", "layer_norm"):
+                    setattr(spec.submodules, name, SequenceParallelNorm)
         model = GPTModel(
             config=config,
             transformer_layer_spec=block,
             vocab_size=64,
             max_sequence_length=layout.length,
-            pre_process=parallel_state.is_pipeline_first_stage(False, vp_stage),
-            post_process=parallel_state.is_pipeline_last_stage(False, vp_stage),
+            pre_process=parallel_state.is_pipeline_first_stage(
+                ignore_virtual=False, vp_stage=vp_stage
+            ),
+            post_process=parallel_state.is_pipeline_last_stage(
+                ignore_virtual=False, vp_stage=vp_stage
+            ),
             share_embeddings_and_output_weights=not layout.untied,
             position_embedding_type="rope",
             mtp_block_spec=mtp,

@@ -98,7 +98,7 @@ def _measure(
         comparator,
         pairs.items(),
         reference_splits=aligned.reference_batch.splits_of_batch(),
-        candidate_splits=aligned.candidate_batch.splits_of_batch(),
+        candidate_splits=aligned.candidate_batch.splits_of_loss(candidate),
     )
     measured = {}
     for number, (id_, (expected, found)) in enumerate(pairs.items()):

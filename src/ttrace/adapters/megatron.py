@@ -7,7 +7,7 @@ modules, the config and the attributes of parameters; what they do not say is in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import megatron.core
@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ttrace.adapters.megatron_activations import Activations
+from ttrace.adapters.megatron_experts import Dispatches
 from ttrace.adapters.megatron_layouts import Ranks, parameter_layout, sections_of
 from ttrace.adapters.megatron_optimizer import (
     Optimizers,
@@ -27,6 +28,7 @@ from ttrace.adapters.megatron_optimizer import (
     watch_clipping,
 )
 from ttrace.adapters.megatron_paths import (
+    expert_modules,
     is_tied,
     parameter_name,
     tied_users,
@@ -59,12 +61,15 @@ class MegatronAdapter:
         self._parameters = list(self._find_parameters())
         self._layouts = {id(p.tensor): layout for p, layout in self._parameters}
         self._by_name = {(p.module, p.name): p.tensor for p, _ in self._parameters}
+        self._dispatches = Dispatches(self._ranks.tp, self._ranks.cp)
         self._activations = Activations(
             ranks=self._ranks,
             roots={id(chunk): chunk for chunk in self._chunks},
             paths={id(module): path for path, module in self._modules},
             sections=self._sections,
             parameters=self._layouts,
+            dispatches=self._dispatches,
+            experts=expert_modules(self._modules),
         )
 
     def place(self) -> Place:
@@ -165,6 +170,10 @@ class MegatronAdapter:
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         return self._activations.spot(module, kind, slot, tensor)
 
+    def loss_layout(self) -> Layout | None:
+        """Each context parallel rank has the loss of its own tokens."""
+        return Layout.full(()).summed_over("cp") if self._ranks.cp[1] > 1 else None
+
     def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
@@ -175,7 +184,7 @@ class MegatronAdapter:
         pass
 
     def tracking(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return self._dispatches.tracking()
 
     def _find_parameters(self) -> Iterator[tuple[Parameter, Layout | None]]:
         seen: set[int] = set()

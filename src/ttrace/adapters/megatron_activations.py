@@ -6,7 +6,9 @@ hands on in place of the model's output. Gradients lie as their values do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,12 +21,14 @@ from megatron.core.tensor_parallel.layers import (
 )
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.moe.router import Router
+from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlock
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from ttrace.adapters.megatron_layouts import Ranks, column_layout, sequence_layout
-from ttrace.core.adapter import NO_BATCH, Spot
+from ttrace.adapters.megatron_experts import Dispatched, Dispatches, Source
+from ttrace.adapters.megatron_layouts import Ranks, column_layout, sequence_layout, split
+from ttrace.core.adapter import NO_BATCH, Rows, Spot
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 
@@ -48,7 +52,11 @@ class Activations:
         paths: Mapping[int, str],
         sections: Mapping[int, int],
         parameters: Mapping[int, Layout | None],
+        dispatches: Dispatches,
+        experts: Mapping[int, tuple[Any, int | None]],
     ) -> None:
+        self._dispatches = dispatches
+        self._experts = experts
         self._ranks = ranks
         self._roots = roots
         self._paths = paths
@@ -66,6 +74,8 @@ class Activations:
             return None  # it masks its input in place, after which that has no gradient
         if not is_output:
             self._learn_length(module, slot, tensor)
+        if id(module) in self._experts:
+            return self._sent(module, kind, slot, tensor)
         form = self._form(module, slot, tensor, is_output=is_output)
         return form(slot, tensor)
 
@@ -86,7 +96,7 @@ class Activations:
     ) -> Callable[[str, torch.Tensor], Spot]:
         if "rotary" in slot or "otary" in type(module).__name__:
             return self._table
-        if "mask" in slot and tensor.dim() == 4:
+        if tensor.dim() == 4 and tensor.dtype == torch.bool:
             return self._mask
         if tensor.dim() < 2:
             return _unknown
@@ -94,7 +104,7 @@ class Activations:
             return self._samples
         for kind, form in self._FORMS:
             if isinstance(module, kind):
-                return lambda slot, tensor: form(self, module, slot, tensor, is_output)
+                return lambda slot, tensor: form(self, module, slot, tensor, is_output=is_output)
         return lambda slot, tensor: self._other(module, slot, tensor)
 
     def _table(self, slot: str, tensor: torch.Tensor) -> Spot:
@@ -102,8 +112,12 @@ class Activations:
         return Spot(slot=slot, layout=layout, batch_dim=NO_BATCH)
 
     def _mask(self, slot: str, tensor: torch.Tensor) -> Spot:
-        is_shared = tensor.shape[0] == 1
-        return Spot(slot=slot, batch_dim=NO_BATCH if is_shared else 0)
+        """[batch or 1, heads or 1, queries, keys]; the queries may be those of this rank only."""
+        batch_dim = NO_BATCH if tensor.shape[0] == 1 else 0
+        layout = Layout.full(tensor.shape)
+        if tensor.shape[2] < tensor.shape[3]:
+            layout = sequence_layout(tensor.shape, self._ranks, dim=2, scattered=False)
+        return Spot(slot=slot, layout=layout, batch_dim=batch_dim)
 
     def _samples(self, slot: str, tensor: torch.Tensor) -> Spot:
         """[batch, sequence, ...]; logits are cut over the vocabulary too."""
@@ -123,7 +137,9 @@ class Activations:
         layout = column_layout(tensor.shape, self._ranks, axis, dim, sections)
         return Spot(slot=slot, layout=layout, batch_dim=_BATCH)
 
-    def _column_linear(self, module: Any, slot: str, tensor: torch.Tensor, is_output: bool) -> Spot:
+    def _column_linear(
+        self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
+    ) -> Spot:
         if not is_output:
             return self._hidden(slot, tensor, scattered=bool(module.sequence_parallel))
         if module.gather_output:
@@ -132,14 +148,14 @@ class Activations:
             module, slot, tensor, -1 % tensor.dim(), self._sections.get(id(module), 1)
         )
 
-    def _row_linear(self, module: Any, slot: str, tensor: torch.Tensor, is_output: bool) -> Spot:
+    def _row_linear(self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool) -> Spot:
         if is_output:
             return self._hidden(slot, tensor, scattered=bool(module.sequence_parallel))
         if not module.input_is_parallel:
             return self._hidden(slot, tensor, scattered=False)
         return self._columns(module, slot, tensor, -1 % tensor.dim())
 
-    def _embedding(self, module: Any, slot: str, tensor: torch.Tensor, is_output: bool) -> Spot:
+    def _embedding(self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool) -> Spot:
         if not is_output:
             return self._samples(slot, tensor)
         if isinstance(module, LanguageModelEmbedding):
@@ -151,11 +167,13 @@ class Activations:
         return Spot(slot=slot, dims=(1, 0, 2), layout=layout, batch_dim=_BATCH)
 
     def _attention(
-        self, module: nn.Module, slot: str, tensor: torch.Tensor, is_output: bool
+        self, module: nn.Module, slot: str, tensor: torch.Tensor, *, is_output: bool
     ) -> Spot:
         return self._columns(module, slot, tensor, 2)
 
-    def _router(self, module: nn.Module, slot: str, tensor: torch.Tensor, is_output: bool) -> Spot:
+    def _router(
+        self, module: nn.Module, slot: str, tensor: torch.Tensor, *, is_output: bool
+    ) -> Spot:
         if not is_output:
             return self._hidden(slot, tensor, scattered=self._ranks.sequence_parallel)
         scattered = self._ranks.tp[1] if self._ranks.sequence_parallel else 1
@@ -163,6 +181,72 @@ class Activations:
         shape = (rows, tensor.shape[0] // rows, *tensor.shape[1:])
         layout = sequence_layout(shape, self._ranks, scattered=self._ranks.sequence_parallel)
         return Spot(slot=slot, layout=layout, batch_dim=_BATCH)
+
+    def _heads_in_turn(
+        self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
+    ) -> Spot:
+        """Hidden states of the decoder and of every head, one after the other."""
+        scattered = self._ranks.sequence_parallel
+        if not is_output:
+            return self._other(module, slot, tensor)
+        rows = max(1, self._length // (self._ranks.tp[1] if scattered else 1))
+        shape = (tensor.shape[0] // rows, rows, *tensor.shape[1:])
+        layout = sequence_layout(shape, self._ranks, dim=1, scattered=scattered)
+        return Spot(slot=slot, layout=layout, batch_dim=_BATCH + 1)
+
+    def _sent(self, module: Any, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
+        """Rows that stand for tokens of several ranks: each to its place among all tokens."""
+        layer, expert = self._experts[id(module)]
+        dispatched = self._dispatches.latest(layer)
+        if dispatched is None:
+            return Spot(slot=slot)
+        rows = dispatched.rows if expert is None else dispatched.of_expert(expert)
+        if tensor.dim() == 0 or tensor.shape[0] != len(rows) or not tensor.is_floating_point():
+            return None  # counts of tokens: the routing map says them
+        parts = tuple(
+            self._rows_from(source, dispatched, rows, module, kind, tensor)
+            for source in dispatched.sources
+        )
+        return Spot(slot=slot, batch_dim=_BATCH + (expert is None), rows=parts)
+
+    def _rows_from(
+        self,
+        source: Source,
+        dispatched: Dispatched,
+        rows: torch.Tensor,
+        module: Any,
+        kind: Kind,
+        tensor: torch.Tensor,
+    ) -> Rows:
+        _, expert = self._experts[id(module)]
+        mine = (rows[:, 0] == source.rank).nonzero().flatten()
+        places = rows[mine, 1]
+        shape = (*dispatched.shape, *tensor.shape[1:])
+        ranks = replace(self._ranks, tp=source.tp, cp=source.cp)
+        if expert is None:
+            owner = torch.repeat_interleave(
+                torch.arange(len(dispatched.counts)), torch.tensor(dispatched.counts)
+            )
+            places = places + owner[mine.cpu()].to(places) * math.prod(dispatched.shape)
+            shape = (len(dispatched.counts), *shape)
+        at = int(expert is None)
+        layout = sequence_layout(shape, ranks, dim=at, scattered=ranks.sequence_parallel)
+        if expert is None:
+            layout = split(layout, 0, *self._ranks.ep)
+        layout = self._inside_expert(layout, module, kind)
+        return Rows(origin=source.rank, rows=mine, places=places, layout=layout)
+
+    def _inside_expert(self, layout: Layout, module: Any, kind: Kind) -> Layout:
+        """Experts' tensor parallelism: columns inside, and sums that the dispatcher makes later."""
+        index, count = self._ranks.etp
+        if count == 1:
+            return layout
+        last, is_output = len(layout.shape) - 1, _IS_OUTPUT[kind]
+        if isinstance(module, ColumnParallelLinear) and is_output:
+            return split(layout, last, index, count, self._sections.get(id(module), 1))
+        if isinstance(module, RowParallelLinear) and not is_output:
+            return split(layout, last, index, count)
+        return layout.summed_over("tp") if kind in (Kind.OUTPUT, Kind.GRAD_INPUT) else layout
 
     def _other(self, module: nn.Module, slot: str, tensor: torch.Tensor) -> Spot:
         """Norms, dropout, whole layers, and classes of the user's own: by where they stand."""
@@ -191,6 +275,7 @@ class Activations:
         (LanguageModelEmbedding, _embedding),
         (DotProductAttention, _attention),
         (Router, _router),
+        (MultiTokenPredictionBlock, _heads_in_turn),
     )
 
 

@@ -47,8 +47,8 @@ def parameter_layout(
     dim = _split_dim(module, name)
     if dim is None:
         return None
-    index, count = ranks.tensor_axis(module)[1]
-    return _split(shape, dim, index, count, sections if dim == 0 else 1)
+    axis = ranks.tensor_axis(module)[1]
+    return split(Layout.full(shape), dim, *axis, sections if dim == 0 else 1)
 
 
 def _split_dim(module: nn.Module, name: str) -> int | None:
@@ -65,12 +65,6 @@ def _split_dim(module: nn.Module, name: str) -> int | None:
     return None
 
 
-def _split(local: Sequence[int], dim: int, index: int, count: int, sections: int) -> Layout:
-    whole = [size * count if at == dim else size for at, size in enumerate(local)]
-    part = whole[dim] // sections
-    return Layout.full(whole).interleaved(dim, [part] * sections, index, count)
-
-
 def sections_of(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, int]:
     """Linear layers whose output stands in sections that are each split: gate and up."""
     return {
@@ -81,7 +75,7 @@ def sections_of(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, int]:
 
 
 def sequence_layout(shape: Sequence[int], ranks: Ranks, *, dim: int = 0, scattered: bool) -> Layout:
-    """[sequence, batch, ...] with the sequence cut by context and, if scattered, tensor parallel."""
+    """[sequence, batch, ...]: the sequence cut by context and, if scattered, tensor parallel."""
     tp_index, tp = ranks.tp if scattered else (0, 1)
     whole = [size * ranks.cp[1] * tp if at == dim else size for at, size in enumerate(shape)]
     layout = Layout.full(whole)
@@ -90,10 +84,17 @@ def sequence_layout(shape: Sequence[int], ranks: Ranks, *, dim: int = 0, scatter
     return layout.shard(dim, tp_index, tp) if tp > 1 else layout
 
 
+def split(layout: Layout, dim: int, index: int, count: int, sections: int = 1) -> Layout:
+    """A layout whose local tensor turns out to be one part of `count` along a dim."""
+    whole = [size * count if at == dim else size for at, size in enumerate(layout.shape)]
+    runs = list(layout.runs)
+    part = whole[dim] // sections
+    runs[dim] = Layout.full([whole[dim]]).interleaved(0, [part] * sections, index, count).runs[0]
+    return Layout(shape=tuple(whole), runs=tuple(runs), partial=layout.partial)
+
+
 def column_layout(
     shape: Sequence[int], ranks: Ranks, axis: Axis, dim: int, sections: int
 ) -> Layout:
     """The sequence whole but for context parallelism, one other dim cut by tensor parallelism."""
-    inner = _split(shape, dim, *axis, sections)
-    outer = sequence_layout(inner.shape, ranks, scattered=False)
-    return outer.take(dim, inner.runs[dim])
+    return split(sequence_layout(shape, ranks, scattered=False), dim, *axis, sections)

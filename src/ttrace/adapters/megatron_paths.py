@@ -18,10 +18,9 @@ _EMBEDDING = "embedding.word_embeddings"
 
 def unwrapped(chunk: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel, Float16Module and the like."""
-    inner = chunk
-    while isinstance(getattr(inner, "module", None), nn.Module):
-        inner = inner.module
-    return inner
+    while isinstance(inner := getattr(chunk, "module", None), nn.Module):
+        chunk = inner
+    return chunk
 
 
 def walk(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
@@ -63,3 +62,17 @@ def tied_users(chunk: nn.Module, path: str) -> tuple[type, ...]:
     """Every class that uses the tied embedding: each rank must start it on the same scale."""
     is_embedding = is_tied(chunk) and path == _EMBEDDING
     return (VocabParallelEmbedding, ColumnParallelLinear) if is_embedding else ()
+
+
+def expert_modules(
+    modules: Sequence[tuple[str, nn.Module]],
+) -> dict[int, tuple[BaseMoELayer, int | None]]:
+    """Every module inside experts, with its layer and the local number of its expert."""
+    found: dict[int, tuple[BaseMoELayer, int | None]] = {}
+    for _, layer in modules:
+        if not isinstance(layer, BaseMoELayer):
+            continue
+        found[id(layer.experts)] = (layer, None)
+        for number, expert in enumerate(getattr(layer.experts, "local_experts", ())):
+            found |= {id(module): (layer, number) for module in expert.modules()}
+    return found

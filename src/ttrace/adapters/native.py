@@ -117,6 +117,9 @@ class NativeAdapter:
         tag = getattr(tensor, _TAG, None) if kind.is_gradient_of_activation else None
         return Spot(slot=slot, layout=None if tag is None else tag[1])
 
+    def loss_layout(self) -> Layout | None:
+        return None
+
     def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, DTensor) or not any(p.is_partial() for p in tensor.placements):
             return tensor

@@ -46,6 +46,12 @@ class Batch:
         microbatches = len({microbatch for _, microbatch in parts}) or 1
         return tuple(sorted({len(parts) or 1, microbatches, max(1, len(parts) // microbatches)}))
 
+    def splits_of_loss(self, trace: Trace) -> tuple[int, ...]:
+        """The same, and over ranks that hold parts of the sequence: each has its own loss."""
+        context = max(rank.info.axes.get("cp", (0, 1))[1] for rank in trace.ranks.values())
+        parts = self.splits_of_batch()
+        return tuple(sorted({1, *parts, *(context * part for part in parts), context}))
+
     def peers(self, shard: Shard) -> tuple[int, ...]:
         """The ranks that hold the same samples in the same microbatch, in order."""
         step, _, microbatch = shard

@@ -360,7 +360,8 @@ def _forward(id_: TensorId) -> TensorId:
 
 
 def _shard(record: Record) -> tuple[int, int, int]:
-    return record.id.step, record.rank, record.microbatch
+    rank = record.rank if record.origin is None else record.origin
+    return record.id.step, rank, record.microbatch
 
 
 def _scaled(runs: Runs, unit: int) -> list[Run]:

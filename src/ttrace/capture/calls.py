@@ -1,10 +1,10 @@
 """Which call of which microbatch is this? Also during recomputation.
 
-A call of a root module starts a microbatch, each root counting its own. Inside it the calls of every module are counted. A
-recomputed forward (activation checkpointing runs it inside backward) is matched with the call that
-it repeats: the outermost module of a recomputed region by the storage of its input, which the
-checkpoint kept alive, or by the microbatch whose gradients arrive; everything below by its place
-inside that call.
+A call of a root module starts a microbatch, each root counting its own. Inside it the calls of
+every module are counted. A recomputed forward (activation checkpointing runs it inside backward) is
+matched with the call that it repeats: the outermost module of a recomputed region by the storage of
+its input, which the checkpoint kept alive, or by the microbatch whose gradients arrive; everything
+below by its place inside that call.
 """
 
 from __future__ import annotations

@@ -55,6 +55,9 @@ class Recorder:
             sequence = self.next_sequence()
         local, own_layout = self._adapter.localise(tensor)
         local = local.cpu()
+        if spot is not None and spot.rows:
+            self._sent(id, local, spot, sequence, microbatch=microbatch, recompute=recompute)
+            return None
         if spot is not None:
             local = local.permute(spot.dims) if spot.dims else local
             layout = spot.layout
@@ -69,9 +72,9 @@ class Recorder:
                 same_as=known.same_as or known.id,
             )
             return self._write(shared, None)
-        if own_layout is None and layout is not None:
-            if math.prod(layout.local_shape) == local.numel():
-                own_layout, local = layout, local.reshape(layout.local_shape)
+        fits = layout is not None and math.prod(layout.local_shape) == local.numel()
+        if own_layout is None and layout is not None and fits:
+            own_layout, local = layout, local.reshape(layout.local_shape)
         record = Record(
             id=id,
             rank=self._rank,
@@ -87,6 +90,35 @@ class Recorder:
         if written is not None:
             self._values.keep(tensor, written)
         return written
+
+    def _sent(
+        self,
+        id_: TensorId,
+        local: torch.Tensor,
+        spot: Spot,
+        sequence: int,
+        *,
+        microbatch: int,
+        recompute: bool,
+    ) -> None:
+        """Tokens that other ranks sent here: one dense record for each of these ranks."""
+        for part in spot.rows:
+            dense = local.new_zeros(part.layout.local_shape)
+            flat = dense.view(-1, *local.shape[1:])
+            flat[part.places.cpu()] = local[part.rows.cpu()]
+            record = Record(
+                id=id_,
+                rank=self._rank,
+                sequence=sequence,
+                dtype=str(dense.dtype).removeprefix("torch."),
+                shape=tuple(dense.shape),
+                microbatch=microbatch,
+                recompute=recompute,
+                layout=part.layout,
+                batch_dim=spot.batch_dim,
+                origin=part.origin,
+            )
+            self._write(record, dense)
 
     def mention(
         self,

@@ -278,7 +278,10 @@ class RecordingTracer:
         if microbatch is None:
             microbatch = self._hooks.calls.microbatch
         try:
-            self._recorder.value(id_, value, microbatch=microbatch, sequence=sequence)
+            layout = self._adapter.loss_layout()
+            self._recorder.value(
+                id_, value, microbatch=microbatch, sequence=sequence, layout=layout
+            )
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
             self._recorder.fault(str(id_), error)
 

@@ -42,6 +42,19 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of a tensor that belong to the samples of one rank, and where they stand among them.
+
+    `layout` is that of a dense tensor with a place for each of them; other places are zero.
+    """
+
+    origin: int  # the rank whose samples they are
+    rows: torch.Tensor  # which rows
+    places: torch.Tensor  # where in the dense tensor, its leading dims flattened
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
     """Where a tensor at a module's boundary belongs, as far as the framework knows.
 
@@ -53,6 +66,7 @@ class Spot:
     dims: tuple[int, ...] = ()
     layout: Layout | None = None
     batch_dim: int | None = None  # of the samples; NO_BATCH where there is none, None: not known
+    rows: tuple[Rows, ...] = ()  # the tensor's first dim, where tokens were sent between ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +122,9 @@ class Adapter(Protocol):
 
     def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         """The plain local tensor, and its layout if the tensor itself knows it."""
+
+    def loss_layout(self) -> Layout | None:
+        """The layout of a microbatch's loss, where it is known: a term of a sum over some axis."""
 
     def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with its pending reductions done: a collective of all ranks that hold it."""

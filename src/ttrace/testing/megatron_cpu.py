@@ -41,8 +41,9 @@ def install() -> None:
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """While open, Megatron runs on CPU; torch is as before afterwards. Opened again, it does nothing."""
-    if torch.cuda.Stream is _Nothing:
+    """While open, Megatron runs on CPU; torch is as before afterwards."""
+    opened: Any = torch.cuda.Stream
+    if opened is _Nothing:
         yield
         return
     with ExitStack() as stack:
@@ -104,8 +105,8 @@ class _Nothing:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def __getattr__(self, _: str) -> Callable[..., None]:
-        return lambda *_, **__: None
+    def __getattr__(self, _: str) -> Callable[..., _Nothing]:
+        return lambda *_, **__: _Nothing()
 
 
 _ABSENT = object()

@@ -24,7 +24,7 @@ class SequenceParallelNorm(nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
-class ContextParallelAttention(DotProductAttention):
+class ContextParallelAttention(DotProductAttention):  # type: ignore[misc]
     """Gathers keys and values over the context-parallel group; queries stay where they are."""
 
     def __init__(self, config: TransformerConfig, *args: Any, **kwargs: Any) -> None:
