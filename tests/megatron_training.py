@@ -7,7 +7,10 @@ from typing import Any
 
 from worker_pool import WorkerPool
 
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
+from ttrace.core.results import CheckResult
+from ttrace.isolation import write_plans
+from ttrace.pipeline import check
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "megatron_gpt"
 
@@ -60,3 +63,25 @@ def planted(bug: str) -> Any:
     from ttrace.testing import megatron_bugs
 
     return megatron_bugs.planted(bug)
+
+
+def isolate(
+    pool: WorkerPool,
+    folder: Path,
+    candidate: Path,
+    ranks: int,
+    layout: dict[str, Any],
+    *,
+    reference: dict[str, Any],
+    bug: str,
+) -> CheckResult:
+    """The candidate once more, every module given the reference's values."""
+    tapped = trace(pool, folder / "tapped", variables={ENV_TAPS: "1"}, **reference)
+    plans = folder / "plans"
+    write_plans(tapped, tapped, plans / "reference")
+    write_plans(tapped, candidate, plans / "candidate")
+    noise = {ENV_PLANS: str(plans / "reference"), ENV_NOISE: "1"}
+    noisy = trace(pool, folder / "noisy", variables=noise, **reference)
+    again = {ENV_PLANS: str(plans / "candidate")}
+    isolated = trace(pool, folder / "isolated", ranks, bug, again, **layout)
+    return check(tapped, isolated, [noisy], isolated=True)

@@ -51,7 +51,8 @@ class Layout:
     etp: int = 0  # tensor parallel size of experts; 0: as everything else
     sp: bool = False
     zero1: bool = False  # Megatron's distributed optimizer
-    overlap: bool = False  # communication beside computation
+    overlap: bool = False  # gradients are reduced beside backward
+    gather_late: bool = False  # parameters are gathered beside the next forward
     recompute: str = ""  # full or selective
     experts: int = 0
     dispatcher: str = "alltoall"
@@ -60,6 +61,9 @@ class Layout:
     bf16: bool = False
     per_token: bool = False
     layers: int = 4
+    first_stage: int = 0  # layers of the first pipeline stage; 0: as many as the others
+    batch_p2p: bool = False  # what Megatron does by default, also where gloo cannot
+    deallocate: bool = False  # free a stage's output once it is sent
     microbatches: int = 4  # of all data-parallel ranks together
     micro_batch: int = 2
     length: int = 16
@@ -149,8 +153,8 @@ def configure(layout: Layout) -> TransformerConfig:
         pipeline_dtype=dtype,
         bf16=layout.bf16,
         calculate_per_token_loss=layout.per_token,
-        overlap_p2p_comm=bool(layout.vpp),
-        batch_p2p_comm=not layout.vpp,
+        overlap_p2p_comm=bool(layout.vpp) and not layout.batch_p2p,
+        batch_p2p_comm=layout.batch_p2p or not layout.vpp,
         use_cpu_initialization=True,
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
@@ -158,7 +162,8 @@ def configure(layout: Layout) -> TransformerConfig:
         gradient_accumulation_fusion=False,
         apply_rope_fusion=False,
         persist_layer_norm=False,
-        deallocate_pipeline_outputs=False,
+        deallocate_pipeline_outputs=layout.deallocate,
+        num_layers_in_first_pipeline_stage=layout.first_stage or None,
         **moe,
         **recompute,
     )
@@ -210,9 +215,9 @@ def build(layout: Layout) -> tuple[list[DistributedDataParallel], TransformerCon
                 DistributedDataParallelConfig(
                     grad_reduce_in_fp32=True,
                     overlap_grad_reduce=layout.overlap,
-                    overlap_param_gather=layout.overlap and layout.zero1,
+                    overlap_param_gather=layout.gather_late,
                     use_distributed_optimizer=layout.zero1,
-                    bucket_size=4000 if layout.overlap else None,
+                    bucket_size=2000 if layout.overlap else None,
                 ),
                 model,
                 disable_bucketing=stage > 0,
@@ -220,7 +225,7 @@ def build(layout: Layout) -> tuple[list[DistributedDataParallel], TransformerCon
         )
     config.finalize_model_grads_func = finalize_model_grads
     config.no_sync_func = [chunk.no_sync for chunk in chunks] if layout.overlap else None
-    if layout.overlap and layout.zero1:
+    if layout.gather_late:
         config.param_sync_func = [chunk.start_param_sync for chunk in chunks]
     for name in ("no_sync_func", "param_sync_func"):
         functions = getattr(config, name)
@@ -239,7 +244,7 @@ def build_optimizer(layout: Layout, chunks: list[DistributedDataParallel]) -> An
         bf16=layout.bf16,
         params_dtype=torch.bfloat16 if layout.bf16 else torch.float32,
         use_distributed_optimizer=layout.zero1,
-        overlap_param_gather=layout.overlap and layout.zero1,
+        overlap_param_gather=layout.gather_late,
     )
     return get_megatron_optimizer(config, chunks)
 

@@ -36,7 +36,7 @@ from ttrace.adapters.megatron_paths import (
     walk,
 )
 from ttrace.core.adapter import BeforeClip, Held, Parameter, Place, Spot
-from ttrace.core.ids import Kind
+from ttrace.core.ids import MASTER, Kind
 from ttrace.core.layout import Layout
 from ttrace.core.leaves import leaves
 from ttrace.errors import UsageError
@@ -121,7 +121,7 @@ class MegatronAdapter:
             else:
                 yield Held(slot=name, tensor=tensor, layout=self._layouts[id(tensor)])
             if main is not None and main.dtype != tensor.dtype:
-                yield from self._parts(f"{name}.master", main, tensor)
+                yield from self._parts(f"{name}{MASTER}", main, tensor)
 
     def _parts(self, slot: str, value: torch.Tensor, parameter: nn.Parameter) -> Iterator[Held]:
         """What of the value counts on this rank: all, or the range that its optimizer owns."""

@@ -36,6 +36,7 @@ class ModuleHooks:
         self._watched: ObjectMemory[TensorId] = ObjectMemory()
         self._noisy: ObjectMemory[TensorId] = ObjectMemory()
         self._pending: dict[tuple[TensorId, int], bool] = {}
+        self._repeated: set[tuple[TensorId, int]] = set()
         self.expected = 0
         self.fired = 0
         self.unfired: list[str] = []
@@ -53,6 +54,7 @@ class ModuleHooks:
         self._step = None
         self.unfired += [str(id_) for (id_, _), fired in self._pending.items() if not fired]
         self._pending.clear()
+        self._repeated.clear()
         for handle in self._tensor_handles:
             handle.remove()  # a leaf may live on and be used in the next step
         self._tensor_handles.clear()
@@ -167,9 +169,12 @@ class ModuleHooks:
             self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
             return
         self._watched.keep(tensor, id_)
-        # When recomputed, the gradient flows through the original or through the repetition.
-        self.expected += key not in self._pending
-        self._pending[key] = False
+        if key in self._pending:
+            # The gradient flows through the original, through the repetition, or through both.
+            self._repeated.add(key)
+        else:
+            self.expected += 1
+            self._pending[key] = False
 
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
             return self._guarded(str(id_), lambda: record(grad))
@@ -177,6 +182,8 @@ class ModuleHooks:
         def record(grad: torch.Tensor) -> torch.Tensor | None:
             self.calls.backward_microbatch = call.microbatch
             if self._pending.get(key):
+                if key in self._repeated:
+                    return None
                 raise RuntimeError("its gradient arrived twice; only the first is kept")
             self._pending[key] = True
             self.fired += 1
