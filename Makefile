@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench bench-bugs clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -38,6 +38,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+bench-bugs: $(STAMP)
+	$(BIN)/python -m benchmarks.bugs
 
 clean:
 	rm -rf .venv ttrace-out

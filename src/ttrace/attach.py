@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from ttrace.capture.tracer import OffTracer, Tracer
 from ttrace.errors import UsageError
@@ -22,15 +19,15 @@ ENV_TAPS = "TTRACE_TAPS"  # 1: record every use of a tensor by itself, as isolat
 ENV_PLANS = "TTRACE_PLANS"  # folder of plans: overwrite every value with the reference's
 
 
-def attach(model: nn.Module | Sequence[nn.Module], optimizer: Any = None) -> Tracer:
+def attach(model: Any, optimizer: Any = None) -> Tracer:
     """Watch a model and its optimizer. Call it after the model was parallelised and wrapped.
 
-    A framework that splits its model into chunks gives a list of them, and its own optimizer.
+    `model` is a module, or the PipelineStages or Megatron model chunks that this rank holds. The
+    optimizer is torch's, several of them, or the framework's own.
     """
     folder = os.environ.get(ENV_OUT)
     if not folder:
         return OffTracer()
-    chunks = chunks_of(model, "ttrace.attach")
     # Only a traced run pays for importing the frameworks' modules.
     from ttrace.adapters import find_adapter
     from ttrace.capture.recording import RecordingTracer
@@ -39,7 +36,7 @@ def attach(model: nn.Module | Sequence[nn.Module], optimizer: Any = None) -> Tra
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]
     return RecordingTracer(
-        adapter=find_adapter(chunks),
+        adapter=find_adapter(model),
         optimizers=optimizers,
         folder=Path(folder),
         steps=_number(ENV_STEPS) or 1,
@@ -47,15 +44,6 @@ def attach(model: nn.Module | Sequence[nn.Module], optimizer: Any = None) -> Tra
         taps=bool(_number(ENV_TAPS)),
         plans=Path(os.environ[ENV_PLANS]) if os.environ.get(ENV_PLANS) else None,
     )
-
-
-def chunks_of(model: Any, caller: str) -> list[nn.Module]:
-    """The model as a list of its chunks; most models are one."""
-    chunks = list(model) if isinstance(model, (list, tuple)) else [model]
-    if not chunks or not all(isinstance(chunk, nn.Module) for chunk in chunks):
-        found = type(model).__name__ if chunks == [model] else f"a {type(model).__name__} of others"
-        raise UsageError(f"{caller} needs the model, a torch.nn.Module; found {found}")
-    return chunks
 
 
 def _number(variable: str) -> int | None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ttrace.attach import chunks_of
 from ttrace.core.adapter import Adapter, Parameter
 from ttrace.core.counter import fill, keep_mask
 from ttrace.core.ids import Kind
@@ -38,10 +37,14 @@ _GAINS = frozenset({"weight", "scale", "gamma"})
 
 def generate(model: nn.Module | Sequence[nn.Module], *, seed: int = 0) -> None:
     """Overwrite every parameter. Call it before the optimizer copies any of them."""
-    chunks = chunks_of(model, "ttrace.generate")
+    chunks = model if isinstance(model, (list, tuple)) else [model]
+    if not chunks or not all(isinstance(chunk, nn.Module) for chunk in chunks):
+        raise UsageError(
+            f"ttrace.generate needs the model, a torch.nn.Module; found {type(model).__name__}"
+        )
     from ttrace.adapters import find_adapter  # only who calls it pays for the frameworks' modules
 
-    adapter = find_adapter(chunks)
+    adapter = find_adapter(model)
     shards = [_shard(parameter, adapter) for parameter in adapter.parameters()]
     faults = [f"{shard.name}: {shard.fault}" for shard in shards if shard.fault]
     if not shards:

@@ -17,7 +17,7 @@ def write_plans(reference: Path, run: Path, folder: Path) -> None:
     ours, theirs = Trace.open(reference), Trace.open(run)
     with SpanReader(ours.path) as ours_spans, SpanReader(theirs.path) as theirs_spans:
         aligned = align(ours, theirs, reference_spans=ours_spans, candidate_spans=theirs_spans)
-        scale = _loss_scale(aligned, theirs, Comparator(ours_spans, theirs_spans))
+        scale = _loss_scale(aligned, Comparator(ours_spans, theirs_spans))
     tensors = {
         a.id: a.reference
         for a in aligned.tensors
@@ -34,7 +34,7 @@ def write_plans(reference: Path, run: Path, folder: Path) -> None:
         plan.write(plan_file(folder, rank))
 
 
-def _loss_scale(aligned: Aligned, candidate: Trace, comparator: Comparator) -> float:
+def _loss_scale(aligned: Aligned, comparator: Comparator) -> float:
     pairs = [
         (a.id, (a.reference, a.candidate))
         for a in aligned.tensors
@@ -45,5 +45,5 @@ def _loss_scale(aligned: Aligned, candidate: Trace, comparator: Comparator) -> f
         comparator,
         pairs,
         reference_splits=aligned.reference_batch.splits_of_batch(),
-        candidate_splits=aligned.candidate_batch.splits_of_loss(candidate),
+        candidate_splits=aligned.candidate_batch.splits_of_batch(),
     ).factor

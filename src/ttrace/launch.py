@@ -38,6 +38,18 @@ class TracedRun:
     def log(self) -> Path:
         return self.folder / "output.log"
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """How the run is told, in its environment, that and how it is traced."""
+        values = {ENV_OUT: str(self.folder.resolve()), ENV_STEPS: str(self.steps)}
+        if self.noise is not None:
+            values[ENV_NOISE] = str(self.noise)
+        if self.taps:
+            values[ENV_TAPS] = "1"
+        if self.plans is not None:
+            values[ENV_PLANS] = str(self.plans.resolve())
+        return values
+
 
 def prepare_folder(folder: Path) -> Path:
     """An empty folder to write into; data that is there already is never touched."""
@@ -60,16 +72,8 @@ def prepare_folder(folder: Path) -> Path:
 
 def run_traced(run: TracedRun) -> None:
     """Run to the end or to the time limit; anything but a recorded success raises CommandFailed."""
-    environment = dict(os.environ)
-    environment |= {ENV_OUT: str(run.folder.resolve()), ENV_STEPS: str(run.steps)}
-    for name in (ENV_NOISE, ENV_TAPS, ENV_PLANS):
-        environment.pop(name, None)
-    if run.noise is not None:
-        environment[ENV_NOISE] = str(run.noise)
-    if run.taps:
-        environment[ENV_TAPS] = "1"
-    if run.plans is not None:
-        environment[ENV_PLANS] = str(run.plans.resolve())
+    inherited = (ENV_NOISE, ENV_TAPS, ENV_PLANS)
+    environment = {k: v for k, v in os.environ.items() if k not in inherited} | run.variables
     run.folder.mkdir(parents=True, exist_ok=True)
     with run.log.open("xb") as log:
         try:

@@ -98,7 +98,7 @@ def _measure(
         comparator,
         pairs.items(),
         reference_splits=aligned.reference_batch.splits_of_batch(),
-        candidate_splits=aligned.candidate_batch.splits_of_loss(candidate),
+        candidate_splits=aligned.candidate_batch.splits_of_batch(),
     )
     measured = {}
     for number, (id_, (expected, found)) in enumerate(pairs.items()):
@@ -276,9 +276,9 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def _coverage(trace: Trace) -> Coverage:
     summaries = [rank.summary for rank in trace.ranks.values() if rank.summary is not None]
-    first = next(iter(trace.ranks.values())).info
+    modules = {module.path for rank in trace.ranks.values() for module in rank.info.modules}
     return Coverage(
-        modules=len(first.modules),
+        modules=len(modules),
         never_called=tuple(sorted({path for s in summaries for path in s.never_called})),
         hooks_expected=sum(s.hooks_expected for s in summaries),
         hooks_fired=sum(s.hooks_fired for s in summaries),

@@ -6,27 +6,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
 from ttrace.adapters.native import NativeAdapter
 from ttrace.core.adapter import Adapter
-from ttrace.errors import UsageError
 
 
-def find_adapter(chunks: Sequence[nn.Module]) -> Adapter:
+def find_adapter(model: Any) -> Adapter:
     """The adapter for this model; native PyTorch serves every plain module."""
-    if any(map(_is_megatron, chunks)):
+    chunks = model if isinstance(model, (list, tuple)) else [model]
+    if any(isinstance(chunk, nn.Module) and _is_megatron(chunk) for chunk in chunks):
         from ttrace.adapters.megatron import MegatronAdapter  # only its users have the package
 
         return MegatronAdapter(chunks)
-    if len(chunks) > 1:
-        raise UsageError(
-            f"{len(chunks)} modules were given as the model; only Megatron-Core models come in "
-            "chunks: give the one module that contains all others"
-        )
-    return NativeAdapter(chunks[0])
+    return NativeAdapter(model)
 
 
 def _is_megatron(chunk: nn.Module) -> bool:

@@ -91,6 +91,15 @@ class MegatronAdapter:
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         yield from self._modules
 
+    def edges(self, module: nn.Module) -> tuple[bool, bool]:
+        return True, not self._activations.hands_on(module)
+
+    def microbatch(self) -> int | None:
+        return None
+
+    def is_rehearsal(self) -> bool:
+        return False
+
     def written_class(self, module: nn.Module) -> type:
         return type(module)
 

@@ -68,8 +68,6 @@ class Activations:
         if id(tensor) in self._parameters:
             return Spot(slot=slot, layout=self._parameters[id(tensor)], batch_dim=NO_BATCH)
         is_output = _IS_OUTPUT[kind]
-        if is_output and self._hands_on(module):
-            return None
         if kind is Kind.GRAD_INPUT and isinstance(module, FusedScaleMaskSoftmax):
             return None  # it masks its input in place, after which that has no gradient
         if not is_output:
@@ -79,7 +77,7 @@ class Activations:
         form = self._form(module, slot, tensor, is_output=is_output)
         return form(slot, tensor)
 
-    def _hands_on(self, module: nn.Module) -> bool:
+    def hands_on(self, module: nn.Module) -> bool:
         """Hidden states that go to the next pipeline stage; each layer records them already."""
         is_whole = id(module) in self._roots or isinstance(module, TransformerBlock)
         return is_whole and not getattr(module, "post_process", True)

@@ -1,4 +1,4 @@
-"""Native PyTorch: plain modules, DDP, FSDP2, DTensor tensor and sequence parallel.
+"""Native PyTorch: plain modules, DDP, FSDP2, DTensor tensor and sequence parallel, pipelines.
 
 Layouts are read from DTensor placements. Tensor parallel styles turn DTensors into plain tensors at
 module boundaries (`use_local_output=True`); while a step is traced, `DTensor.to_local` leaves a tag
@@ -23,6 +23,7 @@ from torch.distributed.tensor.placement_types import Placement
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from ttrace.adapters.pipeline import Pipeline
 from ttrace.core.adapter import BeforeClip, Held, Parameter, Place, Spot
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
@@ -41,8 +42,8 @@ class NativeAdapter:
 
     name = "native"
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: Any) -> None:
+        self._pipeline = Pipeline(model)
         self._optimizers: tuple[Optimizer, ...] = ()
 
     def place(self) -> Place:
@@ -50,18 +51,30 @@ class NativeAdapter:
         rank = dist.get_rank() if distributed else 0
         world_size = dist.get_world_size() if distributed else 1
         axes: dict[str, tuple[int, int]] = {}
-        for parameter in self._model.parameters():
-            if isinstance(parameter, DTensor):
-                axes.update(_coordinates(parameter.device_mesh))
-        batch = (0, 1) if world_size == 1 else _batch_place(self._model)
+        for parameter in self.parameters():
+            if isinstance(parameter.tensor, DTensor):
+                axes.update(_coordinates(parameter.tensor.device_mesh))
+        batch = (0, 1) if world_size == 1 else _batch_place(self._pipeline)
         return Place(rank=rank, world_size=world_size, axes=axes, batch=batch)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         seen: set[int] = set()
-        for path, module in _walk(self._model, ""):
+        for path, module in self._walk():
             if id(module) not in seen:
                 seen.add(id(module))
                 yield path, module
+
+    def edges(self, module: nn.Module) -> tuple[bool, bool]:
+        for stage in self._pipeline.stages:
+            if _unwrapped(stage.module) is module:
+                return stage.is_first, stage.is_last
+        return True, True
+
+    def microbatch(self) -> int | None:
+        return self._pipeline.microbatch
+
+    def is_rehearsal(self) -> bool:
+        return self._pipeline.is_rehearsal()
 
     def written_class(self, module: nn.Module) -> type:
         # fully_shard and replicate make a class of their own that derives from the user's.
@@ -70,7 +83,7 @@ class NativeAdapter:
 
     def parameters(self) -> Iterator[Parameter]:
         seen: set[int] = set()
-        for path, module in _walk(self._model, ""):
+        for path, module in self._walk():
             for name, parameter in module.named_parameters(recurse=False):
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
@@ -155,9 +168,14 @@ class NativeAdapter:
 
         DTensor.to_local = to_local  # type: ignore[method-assign]
         try:
-            yield
+            with self._pipeline.tracking():
+                yield
         finally:
             DTensor.to_local = original  # type: ignore[method-assign]
+
+    def _walk(self) -> Iterator[tuple[str, nn.Module]]:
+        for stage in self._pipeline.stages:
+            yield from _walk(stage.module, "")
 
 
 def layout_of(tensor: DTensor, placements: Sequence[Placement]) -> Layout | None:
@@ -208,9 +226,9 @@ def _coordinates(mesh: DeviceMesh) -> dict[str, tuple[int, int]]:
     return dict(zip(_axis_names(mesh), places, strict=True))
 
 
-def _batch_place(model: nn.Module) -> tuple[int, int] | None:
+def _batch_place(pipeline: Pipeline) -> tuple[int, int] | None:
     """This rank among those that see other samples, from whichever wrapper splits the batch."""
-    for module in model.modules():
+    for module in (module for stage in pipeline.stages for module in stage.module.modules()):
         if isinstance(module, DistributedDataParallel):
             group = module.process_group
             return dist.get_rank(group), dist.get_world_size(group)
@@ -254,6 +272,11 @@ def _walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     yield path, module
     for name, child in module.named_children():
         yield from _walk(child, f"{path}.{name}" if path else name)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    inner = _wrapped(module)
+    return module if inner is None else _unwrapped(inner)
 
 
 def _wrapped(module: nn.Module) -> nn.Module | None:

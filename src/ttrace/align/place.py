@@ -11,15 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ttrace.align.batch import Batch
+from ttrace.align.batch import Batch, Part, Shard
+from ttrace.align.cuts import Cut, Shape, cuts, grown
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.layout import Layout, Run, Runs
+from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece, assemble
 from ttrace.core.plan import Place
 from ttrace.core.reader import Trace
 from ttrace.core.record import Record
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class _Placed:
     outer: Layout  # of the microbatch; the layout splits it further
     # Every microbatch holds the whole shape and contributes to the value, as to a loss.
     contributes: bool = False
-    shared: bool = False  # the same for all samples
+    shared: bool = False  # the same for all samples, or for all positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class _Term:
     contributes: bool
 
 
-_Group = tuple[Runs, int]  # samples, microbatch
+_Group = tuple[Part | None, int]  # part of the batch, microbatch
 
 
 class Placer:
@@ -103,13 +102,16 @@ class Placer:
 
     def _remember(self, placed: Sequence[_Placed]) -> None:
         """Keep where every record sits, for a later run that must not guess."""
-        groups = list(dict.fromkeys(self._group(item.record) for item in placed))
+        groups: dict[Layout, dict[_Group, None]] = defaultdict(dict)
+        for item in placed:
+            groups[item.layout][self._group(item.record)] = None
         for item in placed:
             record = item.record
             if not record.recompute:
                 index, count = 0, 1
                 if item.shared:
-                    index, count = groups.index(self._group(record)), len(groups)
+                    sharing = list(groups[item.layout])
+                    index, count = sharing.index(self._group(record)), len(sharing)
                 self.places[record.id, record.rank, record.microbatch] = Place(
                     layout=item.layout, outer=item.outer, share=(index, count)
                 )
@@ -119,18 +121,35 @@ class Placer:
         shard = _shard(record)
         if not record.id.kind.is_activation or not self._batch.splits(shard) or not shape:
             return shape
-        held, size = self._batch.held(shard), self._batch.sizes[shard[0]]
         # A constant (a mask, zeros) is the same for all samples too, but has a row for each.
-        dims = self._dims(record, shape, held)
-        if not dims:
+        held = self._batch.held(shard)
+        if record.batch_dim is not None:
+            return self._more_samples(record, shape)
+        if self._same_for_all_samples(record) and shape[self._batch.dim] != held:
             return shape
-        likely = self._batch.dim if record.batch_dim is None else record.batch_dim
-        if self._same_for_all_samples(record) and shape[likely] != held:
+        return grown(self._batch, shard, shape)
+
+    def _more_samples(self, record: Record, shape: Shape) -> Shape:
+        """The record's layout says all but the samples."""
+        shard, dim = _shard(record), record.batch_dim
+        held = self._batch.held(shard)
+        if dim is None or dim < 0 or not held or shape[dim] % held:
             return shape
-        for dim in dims:
-            if held and shape[dim] % held == 0:
-                return (*shape[:dim], shape[dim] // held * size, *shape[dim + 1 :])
-        return shape
+        size = shape[dim] // held * self._batch.sizes[shard[0]]
+        return (*shape[:dim], size, *shape[dim + 1 :])
+
+    def _cuts(self, record: Record, shape: Shape) -> list[Cut]:
+        shard, dim = _shard(record), record.batch_dim
+        if dim is None:
+            return cuts(self._batch, shard, shape)
+        if dim < 0 or shape[dim] % self._batch.sizes[shard[0]]:
+            return []
+        unit = shape[dim] // self._batch.sizes[shard[0]]
+        runs = [
+            Run((run.start or 0) * unit, run.length * unit)
+            for run in self._batch.parts[shard].samples
+        ]
+        return [Cut(Layout.full(shape).take(dim, runs))]
 
     def _stack(self, record: Record, shape: Shape) -> _Placed:
         peers = self._peers(record)
@@ -149,7 +168,7 @@ class Placer:
         digests: dict[object, set[str]] = defaultdict(set)
         for record in records:
             if record.location is not None and not record.recompute:
-                key = (record.microbatch, self._batch.samples.get(_shard(record)))
+                key = (record.microbatch, self._batch.parts.get(_shard(record)))
                 digests[key].add(record.location.xxh3)
         return any(len(found) > 1 for found in digests.values())
 
@@ -158,10 +177,10 @@ class Placer:
         local = record.shape if known is None else known.shape
         shard = _shard(record)
         split = record.id.kind.is_activation and self._batch.splits(shard)
-        reordered = split and self._batch.held(shard) == self._batch.sizes[shard[0]]
+        reordered = split and self._batch.reorders(shard)
         shared = split and not reordered
         shared = shared and (local == shape or self._is_shard_of_table(record, records, shape))
-        contributes = record.id.kind is Kind.LOSS and shard in self._batch.samples
+        contributes = record.id.kind is Kind.LOSS and shard in self._batch.parts
         contributes = contributes or record.id.kind is Kind.GRAD
         if shared and (record.id.kind.is_gradient_of_activation or not shape):
             contributes = True
@@ -174,27 +193,52 @@ class Placer:
                 f"rank {record.rank} holds {len(local)} dims {local}, expected {len(shape)} "
                 f"dims {shape}"
             )
-        full, outers = Layout.full(shape), self._outers(record, shape) if split else []
-        for outer in [full, *outers] if shared else [*outers, full]:
+        whole = Cut(Layout.full(shape))
+        parts = self._cuts(record, shape) if split else []
+        for cut in [whole, *parts] if shared else [*parts, whole]:
+            outer = cut.layout
             inner = known if known is not None else self._infer(record, records, outer.local_shape)
             if inner is not None and inner.shape == outer.local_shape:
                 term = contributes and (outer.is_full or not shared)
-                return _Placed(record, outer.then(inner), outer, contributes=term, shared=shared)
+                term = term or self._adds_to_gathered(record, records, cut)
+                return _Placed(
+                    record,
+                    outer.then(inner),
+                    outer,
+                    contributes=term,
+                    shared=shared or cut.gathered,
+                )
         raise Unplaceable(
             f"rank {record.rank} holds shape {local} in microbatch {record.microbatch}, which "
             f"is no shard "
             f"of {shape} over samples or over ranks {self._peers(record)}"
         )
 
+    def _adds_to_gathered(self, record: Record, records: Sequence[Record], cut: Cut) -> bool:
+        """Whether this is a rank's share of the gradient of whole sequences (gathered keys).
+
+        Ranks with other positions of the same samples then hold other values in the same place.
+        """
+        if not cut.gathered or not record.id.kind.is_gradient_of_activation:
+            return False
+        mine = self._batch.parts[_shard(record)]
+        digests = {
+            other.location.xxh3
+            for other in records
+            if other.location is not None and other.microbatch == record.microbatch
+            if self._batch.parts[_shard(other)].samples == mine.samples
+        }
+        return len(digests) > 1
+
     def _same_for_all_samples(self, record: Record) -> bool:
         """A position table, a mask: microbatches of other samples hold the same bytes."""
         forward = _forward(record.id)
         if forward not in self._shared:
-            digests: dict[Runs | None, set[object]] = defaultdict(set)
+            digests: dict[Part | None, set[object]] = defaultdict(set)
             for other in self._trace.by_id().get(forward, []):
                 if other.location is not None and not other.recompute:
-                    samples = self._batch.samples.get(_shard(other))
-                    digests[samples].add((other.location.xxh3, other.shape))
+                    part = self._batch.parts.get(_shard(other))
+                    digests[part].add((other.location.xxh3, other.shape))
             values = list(digests.values())
             # Not equality: that a record was lost, or differs on one rank, is seen elsewhere.
             most = max(values, key=len, default=set())
@@ -208,16 +252,6 @@ class Placer:
         if not shape or (record.shape[dim], shape[dim]) == per_sample:
             return False
         return self._same_for_all_samples(record) and self._peers_differ(records)
-
-    def _outers(self, record: Record, shape: Shape) -> list[Layout]:
-        """The logical tensor cut to this microbatch's samples, by each dim that may be it."""
-        shard = _shard(record)
-        size = self._batch.sizes[shard[0]]
-        return [
-            Layout.full(shape).take(dim, _scaled(self._batch.samples[shard], shape[dim] // size))
-            for dim in self._dims(record, shape, size)
-            if shape[dim] % size == 0
-        ]
 
     def _infer(self, record: Record, records: Sequence[Record], whole: Shape) -> Layout | None:
         """One dim split over ranks that share samples, each with a chunk in rank order."""
@@ -252,16 +286,6 @@ class Placer:
                 if _without(self._trace.ranks[rank].info.axes, [axis]) == _without(mine, [axis])
             }
 
-    def _dims(self, record: Record, shape: Shape, samples: int) -> list[int]:
-        """Dims in the order in which they are likely to be the batch of so many samples."""
-        if record.batch_dim is not None:
-            return [record.batch_dim] if 0 <= record.batch_dim < len(shape) else []
-
-        def unlikely(dim: int) -> tuple[bool, bool, int]:
-            return shape[dim] != samples, dim != self._batch.dim, dim
-
-        return sorted(range(len(shape)), key=unlikely)
-
     def _terms(self, placed: Sequence[_Placed]) -> list[_Term]:
         """Partial sums over mesh axes put together; everything else is a term by itself."""
         groups: dict[object, list[_Placed]] = defaultdict(list)
@@ -284,7 +308,7 @@ class Placer:
     def _sum_key(self, item: _Placed) -> object:
         record, axes = item.record, item.layout.partial
         others = _without(self._trace.ranks[record.rank].info.axes, axes)
-        samples = None
+        part = None
         if item.contributes:
             # The layout does not say the samples then, and the axes need not either.
             near = [
@@ -293,13 +317,13 @@ class Placer:
                 if _without(self._trace.ranks[rank].info.axes, axes) == others
             ]
             if len(near) == self._sum_size(item):
-                samples = self._batch.samples.get(_shard(record))
+                part = self._batch.parts.get(_shard(record))
         return (
             item.layout,
             record.microbatch,
             record.recompute,
             tuple(sorted(others.items())),
-            samples,
+            part,
         )
 
     def _sum_size(self, item: _Placed) -> int:
@@ -334,12 +358,16 @@ class Placer:
             return  # a parameter that a microbatch does not use gets nothing from it
         if id_.kind is Kind.LOSS:
             stored = {record.microbatch for record in self._trace.by_id()[id_]}
-            shards = [shard for shard in self._batch.samples if shard[0] == id_.step]
-            expected = {(self._batch.samples[s], s[2]) for s in shards if s[2] in stored}
+            shards = [shard for shard in self._batch.parts if shard[0] == id_.step]
+            expected = {self._group_of(s) for s in shards if s[2] in stored}
         else:
             forward = self._trace.by_id().get(_forward(id_), [])
             expected = {self._group(record) for record in forward}
         found = {self._group(record) for record in records}
+        if all(part is not None and part.positions for part, _ in found):
+            # The gradient of gathered sequences has terms from all that hold their positions.
+            samples = {part.samples for part, _ in found if part is not None}
+            expected = {g for g in expected if g[0] is not None and g[0].samples in samples}
         missing = sorted(microbatch for _, microbatch in expected - found)
         if missing:
             raise Unplaceable(
@@ -349,8 +377,11 @@ class Placer:
             )
 
     def _group(self, record: Record) -> _Group:
-        """Records of one group are of the same samples."""
-        return self._batch.samples.get(_shard(record), ()), record.microbatch
+        """Records of one group are of the same part of the batch."""
+        return self._group_of(_shard(record))
+
+    def _group_of(self, shard: Shard) -> _Group:
+        return self._batch.parts.get(shard), shard[2]
 
 
 def _forward(id_: TensorId) -> TensorId:
@@ -359,13 +390,9 @@ def _forward(id_: TensorId) -> TensorId:
     return replace(id_, kind=kinds.get(id_.kind, id_.kind))
 
 
-def _shard(record: Record) -> tuple[int, int, int]:
+def _shard(record: Record) -> Shard:
     rank = record.rank if record.origin is None else record.origin
     return record.id.step, rank, record.microbatch
-
-
-def _scaled(runs: Runs, unit: int) -> list[Run]:
-    return [Run((run.start or 0) * unit, run.length * unit) for run in runs]
 
 
 def _without(

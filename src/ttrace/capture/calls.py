@@ -47,13 +47,20 @@ class Calls:
         # Backward, and with it recomputation, runs on threads of its own for every CUDA device.
         self._stacks = threading.local()
 
-    def enter(self, path: str, module: nn.Module, first_input: torch.Tensor | None) -> Call:
+    def enter(
+        self,
+        path: str,
+        module: nn.Module,
+        first_input: torch.Tensor | None,
+        microbatch: int | None = None,
+    ) -> Call:
+        """`microbatch` is its number where the framework says it."""
         stack = self._stack()
         parent = stack[-1] if stack else None
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (no public way to ask)
             call = self._repeat(path, module, parent, first_input)
         else:
-            call = self._first(path, module, parent, first_input)
+            call = self._first(path, module, parent, first_input, microbatch)
         stack.append(call)
         return call
 
@@ -70,10 +77,16 @@ class Calls:
         return {key[0] for key in self._made}
 
     def _first(
-        self, path: str, module: nn.Module, parent: Call | None, first_input: torch.Tensor | None
+        self,
+        path: str,
+        module: nn.Module,
+        parent: Call | None,
+        first_input: torch.Tensor | None,
+        microbatch: int | None,
     ) -> Call:
         if parent is None and path == "":
-            self.microbatch = self._root_calls[id(module)]
+            nth = self._root_calls[id(module)]
+            self.microbatch = nth if microbatch is None else microbatch
             self._root_calls[id(module)] += 1
             self._counts.clear()
         call = Call(path, self.microbatch, self._counts[path], module)

@@ -72,10 +72,15 @@ class ModuleHooks:
         return tuple(path for path in self._paths if path not in called)
 
     def _install(self, path: str, module: nn.Module) -> list[RemovableHandle]:
+        takes_inputs, gives_outputs = self._adapter.edges(module)
+
         def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self._guarded(path, lambda: self._entered(path, module, args, kwargs))
+            enter = self._entered if takes_inputs else self._enter_unseen
+            return self._guarded(path, lambda: enter(path, module, args, kwargs))
 
         def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            if not gives_outputs:
+                return None
             return self._guarded(path, lambda: self._returned(path, output))
 
         def leave(*_: Any) -> None:
@@ -90,7 +95,7 @@ class ModuleHooks:
         ]
 
     def _guarded(self, where: str, work: Callable[[], Any]) -> Any:
-        if self._step is None:
+        if self._step is None or self._adapter.is_rehearsal():
             return None
         try:
             with torch.no_grad():
@@ -107,6 +112,11 @@ class ModuleHooks:
         for slot, tensor in inputs:
             self._record(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
 
+    def _enter_unseen(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._enter(path, module, args, kwargs)
+
     def _enter(
         self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Call, list[tuple[str, torch.Tensor]]]:
@@ -116,7 +126,8 @@ class ModuleHooks:
             inputs += input_leaves(args, kwargs)
             first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
         finally:
-            call = self.calls.enter(path, module, first)  # also after a fault: `leave` will run
+            # Also after a fault: `leave` will run.
+            call = self.calls.enter(path, module, first, self._adapter.microbatch())
         return call, inputs
 
     def _returned(self, path: str, output: Any) -> Any:
@@ -165,8 +176,9 @@ class ModuleHooks:
             return
         known = self._watched.find(tensor)
         if known is not None:
-            self._pending[key] = True
-            self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
+            if key not in self._pending:
+                self._pending[key] = True
+                self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
             return
         self._watched.keep(tensor, id_)
         if key in self._pending:

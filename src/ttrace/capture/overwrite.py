@@ -38,14 +38,17 @@ class Overwriter:
         like: torch.Tensor,
         place_id: TensorId,
         inner: Layout | None,
+        dims: tuple[int, ...] = (),
     ) -> torch.Tensor | None:
         """The reference's values of `id_` in the form of `like`; None where it has none that fit.
 
-        `place_id` is the id whose place in the logical tensor is known: a gradient sits where its
-        value does, unless the gradient knows its own layout (`inner`).
+        `place_id` is the id whose place in the logical tensor is known: a gradient whose own is not
+        sits where its value does, unless it knows its own layout (`inner`). `dims` is the order in
+        which the tensor's dims were recorded.
         """
         tensor = self._plan.tensors.get(id_)
-        place = self._plan.places.get((place_id, microbatch))
+        places = self._plan.places
+        place = places.get((id_, microbatch)) or places.get((place_id, microbatch))
         local, own = self._adapter.localise(like)
         if tensor is None or place is None or not tensor.shape:
             return None
@@ -53,7 +56,7 @@ class Overwriter:
         layout = place.layout if inner is None else _then(place.outer, inner)
         if layout is None or layout.shape != tensor.shape:
             return None
-        if layout.local_shape != tuple(local.shape):
+        if math.prod(layout.local_shape) != local.numel():
             return None
         cut = torch.empty_like(local)
         scaled = id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD
@@ -62,7 +65,7 @@ class Overwriter:
             values = (values.to(torch.float32) * self._plan.loss_scale).to(local.dtype)
             values = self._owned(values, f"{id_}", *place.share) if place.share[1] > 1 else values
         values = self._partial(values, f"{id_}@{microbatch}", layout)
-        cut.copy_(values)
+        cut.copy_(_as_held(values, local.shape, dims))
         result = self._adapter.rewrap(cut, like=like)
         return result if self._noise is None else self._noise.on(result, f"{id_}@{microbatch}")
 
@@ -88,6 +91,14 @@ class Overwriter:
         generator = torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(key.encode()) >> 1)
         owner = torch.randint(count, tuple(values.shape), generator=generator)
         return torch.where(owner == index, values, torch.zeros((), dtype=values.dtype))
+
+
+def _as_held(values: torch.Tensor, shape: torch.Size, dims: tuple[int, ...]) -> torch.Tensor:
+    """From the shape and order of dims in which a tensor was recorded to its own."""
+    if not dims:
+        return values.reshape(shape)
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    return values.reshape([shape[dim] for dim in dims]).permute(order)
 
 
 def _then(outer: Layout, inner: Layout) -> Layout | None:

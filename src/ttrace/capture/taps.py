@@ -89,7 +89,9 @@ class TappingHooks(ModuleHooks):
             )
             replaced = None
             if self._overwriter is not None:
-                replaced = self._overwriter.value(id_, call.microbatch, tensor, id_, None)
+                replaced = self._overwriter.value(
+                    id_, call.microbatch, tensor, id_, None, spot.dims
+                )
             if replaced is not None:
                 return replaced
             return self._adapter.rewrap(self._adapter.localise(tensor)[0].clone(), like=tensor)
@@ -118,7 +120,9 @@ class TappingHooks(ModuleHooks):
             )
             if self._overwriter is None:
                 return grad
-            replaced = self._overwriter.value(gradient_id, call.microbatch, grad, id_, layout)
+            replaced = self._overwriter.value(
+                gradient_id, call.microbatch, grad, id_, layout, spot.dims
+            )
             return grad if replaced is None else replaced
 
         return lambda grad: _or(grad, self._guarded(str(gradient_id), lambda: backward(grad)))

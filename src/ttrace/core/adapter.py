@@ -99,6 +99,18 @@ class Adapter(Protocol):
     def written_class(self, module: nn.Module) -> type:
         """The class a person wrote; frameworks put classes of their own in front of it."""
 
+    def edges(self, module: nn.Module) -> tuple[bool, bool]:
+        """Whether its inputs, and its outputs, are those of the module of its path.
+
+        A pipeline cuts the model: only the first stage gets the model's inputs.
+        """
+
+    def microbatch(self) -> int | None:
+        """The microbatch of the forward that runs now; None: every call of a root is the next."""
+
+    def is_rehearsal(self) -> bool:
+        """Whether modules run now only for the framework to learn the shapes of their outputs."""
+
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter once, tied ones under their first name."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -10,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import parallel_state, tensor_parallel
-from megatron.core.distributed import finalize_model_grads as _  # noqa: F401  (loads the module)
 from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, VocabParallelEmbedding
@@ -102,15 +102,11 @@ def _scale_buckets(ddp: Any, factor: float) -> None:
 )
 def tied_embedding(stack: ExitStack) -> None:
     """The gradients of the embedding and of its copy on the last stage are not added."""
-    import megatron.core.distributed.finalize_model_grads  # noqa: F401
-
-    module = _finalize_module()
-    replace(stack, module, "_allreduce_word_embedding_grads", lambda *_, **__: None)
+    replace(stack, finalize_module(), "_allreduce_word_embedding_grads", lambda *_, **__: None)
 
 
-def _finalize_module() -> Any:
-    import importlib
-
+def finalize_module() -> Any:
+    """The package gives the function of the same name in its place."""
     return importlib.import_module("megatron.core.distributed.finalize_model_grads")
 
 
@@ -339,4 +335,4 @@ def norm_gradient_twice(stack: ExitStack) -> None:
                     group = parallel_state.get_tensor_model_parallel_group()
                     dist.all_reduce(parameter.main_grad, group=group)
 
-    wrap(stack, _finalize_module(), "_allreduce_non_tensor_model_parallel_grads", around)
+    wrap(stack, finalize_module(), "_allreduce_non_tensor_model_parallel_grads", around)

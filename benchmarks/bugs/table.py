@@ -1,0 +1,88 @@
+"""The page docs/reference/bugs.md: what TTrace said of every case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.bugs.case import Case
+from benchmarks.bugs.flow import Outcome
+
+_HEAD = """# Bugs that TTrace was tried on
+
+Written by `make bench-bugs`. Each bug was a real one in a public framework, or stands for a family
+of them, re-created on native PyTorch in a few lines (`benchmarks/bugs`, `ttrace demo --list-bugs`).
+The reference is the same code on one process. Every bug has a correct twin, which must pass in the
+plain comparison and in the isolated one; cases of one layout share theirs.
+
+Named: what the isolated run says. Plain: whether the comparison without isolation finds that
+something is wrong. Error: the largest distance from the reference in units of its tolerance among
+the tensors that were blamed; `inf` where nothing may differ. Seconds: six runs and two comparisons
+on two shared cores.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One case, with its bugs and without."""
+
+    case: Case
+    buggy: Outcome
+    twin: Outcome
+
+    @property
+    def is_right(self) -> bool:
+        """The bugs named and nothing else, the twin silent."""
+        return set(self.buggy.named) == set(self.case.expected) and self.twin_is_silent
+
+    @property
+    def twin_is_silent(self) -> bool:
+        return self.twin.plain.exit_code == 0 and self.twin.isolated.exit_code == 0
+
+
+def page(sections: Mapping[str, Sequence[Row]]) -> str:
+    """The whole page: a table for each section, then what they come to."""
+    parts = [_HEAD]
+    for title, rows in sections.items():
+        parts.append(f"## {title}\n\n{_table(rows)}\n")
+    rows = [row for section in sections.values() for row in section]
+    return "\n".join([*parts, _summary(rows)])
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = (
+        "| bug | upstream | layout | named | plain | error | twin | seconds |\n" + "|---" * 8 + "|"
+    )
+    return "\n".join([head, *(_line(row) for row in rows)])
+
+
+def _line(row: Row) -> str:
+    named = "; ".join(", ".join(place) for place in row.buggy.named) or "nothing"
+    plain = ("passes", "found", "undecided")[row.buggy.plain.exit_code]
+    cells = (
+        f"`{row.case.name}`: {row.case.title}",
+        row.case.origin,
+        row.case.layout,
+        named if row.is_right or not row.twin_is_silent else f"{named} (wrong)",
+        plain,
+        _size(row.buggy.largest_ratio),
+        "silent" if row.twin_is_silent else "ALARM",
+        f"{row.buggy.seconds:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _size(ratio: float) -> str:
+    return "-" if math.isnan(ratio) else f"{ratio:.2g}"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    bugs = sum(len(row.case.expected) for row in rows)
+    window = sum(len(row.buggy.named) for row in rows) / bugs
+    right = sum(row.is_right for row in rows)
+    silent = sum(row.twin_is_silent for row in rows)
+    return (
+        f"## Together\n\nExactly named: {right} of {len(rows)} cases. Silent twins: {silent} of "
+        f"{len(rows)}. Blame window (segments named per bug planted): {window:.2f}.\n"
+    )

@@ -1,0 +1,128 @@
+"""Finds rows of one run among the rows of another, by content.
+
+Enters: the rows of the model's input that each microbatch of each rank held. Leaves: the samples
+they are, as runs in the batch; for rows that are only parts of samples, the positions too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+import xxhash
+
+from ttrace.core.layout import Run, Runs, normalise
+
+Rows = Sequence[torch.Tensor]
+_Shard = TypeVar("_Shard", bound=Hashable)
+_Table = dict[str, list[int]]  # digest of a chunk -> its places in a sample
+
+# Context parallelism gives a rank one chunk of the sequence, or two for an equal share of causal
+# attention (zigzag).
+_CHUNKS_OF_A_RANK = (1, 2)
+# chosen: rows of padding hold the same chunk many times; a few readings of each are enough
+_READINGS = 8
+
+
+def digest(values: torch.Tensor) -> str:
+    text: str = xxhash.xxh3_64_hexdigest(
+        values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    )
+    return text
+
+
+def find_rows(
+    rows: Mapping[_Shard, Rows], keys: Mapping[_Shard, object], samples: Iterable[str]
+) -> dict[_Shard, Runs] | None:
+    """Whole rows among digests of samples; shards of one key hold the same. None: not found."""
+    where: dict[str, list[int]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        where[sample].append(index)
+    found: dict[_Shard, Runs] = {}
+    placed: dict[object, Runs] = {}
+    used: dict[str, int] = defaultdict(int)
+    for shard, held in rows.items():
+        if keys[shard] not in placed:
+            runs = []
+            for row in map(digest, held):
+                if row not in where:
+                    return None
+                # Equal rows stand several times in the batch: take them in order, then again.
+                places = where[row]
+                runs.append(Run(places[used[row] % len(places)], 1))
+                used[row] += 1
+            placed[keys[shard]] = normalise(runs)
+        found[shard] = placed[keys[shard]]
+    return found
+
+
+def find_chunks(
+    rows: Mapping[_Shard, Rows], keys: Mapping[_Shard, object], samples: Rows
+) -> dict[_Shard, tuple[Runs, Runs]] | None:
+    """Parts of rows: the samples and the positions of every shard. None: not found."""
+    for count in _CHUNKS_OF_A_RANK:
+        found: dict[_Shard, tuple[Runs, Runs]] = {}
+        placed: dict[object, tuple[Runs, Runs]] = {}
+        used: dict[tuple[Runs, str], int] = defaultdict(int)
+        tables: dict[int, list[_Table]] = {}
+        for shard, held in rows.items():
+            # Ranks of one data-parallel index hold other positions.
+            key = (keys[shard], tuple(map(digest, held)))
+            if key not in placed:
+                part = _part(held, samples, count, used, tables)
+                if part is None:
+                    break
+                placed[key] = part
+            found[shard] = placed[key]
+        else:
+            return found
+    return None
+
+
+def _part(
+    held: Rows,
+    samples: Rows,
+    count: int,
+    used: dict[tuple[Runs, str], int],
+    tables: dict[int, list[_Table]],
+) -> tuple[Runs, Runs] | None:
+    length = len(held[0]) if len(held) and held[0].ndim else 0
+    whole = len(samples[0])
+    if not 0 < length < whole or whole % length or length % count:
+        return None
+    size = length // count
+    table = tables.setdefault(size, [_table(sample, size) for sample in samples])
+    options = [set(_readings(row, table, size)) for row in held]
+    common = set.intersection(*({places for _, places in option} for option in options))
+    if not common:
+        return None
+    places = min(common)
+    positions = normalise(Run(place * size, size) for place in places)
+    runs = []
+    for row, option in zip(held, options, strict=True):
+        fitting = sorted(sample for sample, at in option if at == places)
+        same = (positions, digest(row))
+        runs.append(Run(fitting[used[same] % len(fitting)], 1))
+        used[same] += 1
+    return normalise(runs), positions
+
+
+def _readings(
+    row: torch.Tensor, tables: Sequence[_Table], size: int
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Every sample, and every order of its chunks, that gives this row."""
+    wanted = [digest(chunk) for chunk in row.split(size)]
+    for sample, places in enumerate(tables):
+        orders = itertools.product(*(places.get(chunk, []) for chunk in wanted))
+        for order in itertools.islice(orders, _READINGS):
+            yield sample, order
+
+
+def _table(sample: torch.Tensor, size: int) -> _Table:
+    table: _Table = defaultdict(list)
+    for place, chunk in enumerate(sample.split(size)):
+        table[digest(chunk)].append(place)
+    return table

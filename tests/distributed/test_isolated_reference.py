@@ -1,0 +1,46 @@
+"""Isolated, a reference is bitwise itself at every point, also when it is distributed."""
+
+from pathlib import Path
+
+import pytest
+from tracing import TrainConfig, check, explain, trace_in_pool
+from worker_pool import WorkerPool
+
+from ttrace.attach import ENV_PLANS, ENV_TAPS
+from ttrace.isolation import write_plans
+
+LAYOUTS = {
+    "fsdp": TrainConfig(dp=2),
+    "ddp": TrainConfig(dp=2, data_parallel="ddp"),
+    "tp": TrainConfig(tp=2, sequence_parallel=False),
+    "tp-sp": TrainConfig(tp=2),
+    "ddp-bf16": TrainConfig(dp=2, data_parallel="ddp", dtype="bfloat16"),
+    "tp-sp-tied": TrainConfig(tp=2, tied=True),
+    "fsdp-tp-sp": TrainConfig(dp=2, tp=2),
+}
+QUICK = {"fsdp", "ddp", "tp"}
+# A gradient that is a partial sum over tp is handed out with each element whole on one rank: the
+# sum of several such gradients is then rounded in another order.
+REGROUPED = pytest.mark.xfail(reason="partial sums are added in another order", strict=True)
+
+
+def case(name: str) -> object:
+    marks = [] if name in QUICK else [pytest.mark.slow]
+    return pytest.param(name, marks=[*marks, REGROUPED] if LAYOUTS[name].tp > 1 else marks)
+
+
+@pytest.mark.parametrize("layout", map(case, LAYOUTS))
+def test_a_distributed_reference_is_bitwise_itself(
+    layout: str, pool: WorkerPool, tmp_path: Path
+) -> None:
+    config = LAYOUTS[layout]
+    taps = {ENV_TAPS: "1"}
+    tapped = trace_in_pool(config, tmp_path / "tapped", pool, extra=taps)
+    write_plans(tapped, tapped, tmp_path / "plans")
+    plans = {ENV_PLANS: str(tmp_path / "plans")}
+    isolated = trace_in_pool(config, tmp_path / "isolated", pool, extra=plans)
+    result = check(tapped, isolated)
+    assert result.compared > 300
+    unequal = [r for r in result.tensors if r.statistics is None or not r.statistics.equal]
+    assert unequal == [], explain(result)
+    assert result.coverage.faults == ()
