@@ -12,7 +12,10 @@ from ttrace.core.results import CheckResult
 from ttrace.isolation import write_plans
 from ttrace.pipeline import check
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "megatron_gpt"
+# What the reference must have in common with a layout; all else says how it is spread.
+MODEL_FIELDS = frozenset(
+    {"bf16", "experts", "layers", "microbatches", "mtp", "per_token", "steps", "untied"}
+)
 
 
 def trace(

@@ -39,6 +39,13 @@ def localize_isolated(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     for result in results:
         if result.verdict.is_failure and (place := _segment(result)) is not None:
             segments.setdefault(place, []).append(result)
+    if any(part == "forward" for _, part in segments):
+        # Nobody used an output: that its gradient is missing is what the wrong forward does.
+        segments = {
+            place: found
+            for place, found in segments.items()
+            if any(result.verdict is not Verdict.MISSING for result in found)
+        }
     culprits = tuple(
         Culprit(
             where=where,

@@ -60,9 +60,8 @@ def _split_dim(module: nn.Module, name: str) -> int | None:
     if isinstance(module, VocabParallelEmbedding):
         return 0
     parameter: Any = module._parameters.get(name)  # noqa: SLF001
-    if getattr(parameter, "tensor_model_parallel", False):
-        return int(parameter.partition_dim)
-    return None
+    dim = int(getattr(parameter, "partition_dim", -1))
+    return dim if dim >= 0 and getattr(parameter, "tensor_model_parallel", False) else None
 
 
 def sections_of(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, int]:

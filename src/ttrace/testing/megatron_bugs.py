@@ -23,10 +23,11 @@ class Bug:
     source: str  # where it was real
     ranks: int
     layout: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    where: str
+    where: tuple[str, ...]
     part: str
     plant: Plant
     twin: Plant | None = None
+    twin_in_reference: bool = False  # the reference does the same thing, right
     in_paper: bool = False
 
 
@@ -36,11 +37,12 @@ BUGS: dict[str, Bug] = {}
 def bug(
     source: str,
     ranks: int,
-    where: str,
+    where: str | tuple[str, ...],
     part: str,
     *,
     in_paper: bool = False,
     twin: Plant | None = None,
+    twin_in_reference: bool = False,
     **layout: Any,
 ) -> Callable[[Plant], Plant]:
     """Register a function that plants a bug; its name is the bug's."""
@@ -52,10 +54,11 @@ def bug(
             source=source,
             ranks=ranks,
             layout=MappingProxyType(layout),
-            where=where,
+            where=(where,) if isinstance(where, str) else where,
             part=part,
             plant=plant,
             twin=twin,
+            twin_in_reference=twin_in_reference,
             in_paper=in_paper,
         )
         return plant

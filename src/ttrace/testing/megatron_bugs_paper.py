@@ -197,6 +197,7 @@ def _fp8_over_tensor_parallel(stack: ExitStack) -> None:
     "forward",
     in_paper=True,
     twin=_fp8_over_tensor_parallel,
+    twin_in_reference=True,
     tp=2,
     sp=True,
 )
@@ -216,7 +217,7 @@ def input_gradient(stack: ExitStack) -> None:
     once_built(stack, change)
 
 
-def _unmark(stack: ExitStack, *endings: str) -> None:
+def unmark(stack: ExitStack, *endings: str) -> None:
     """Parameters that no longer say that their gradients are to be summed over tensor parallel."""
 
     def change(_: Any, modules: dict[str, Any]) -> None:
@@ -239,7 +240,7 @@ def _unmark(stack: ExitStack, *endings: str) -> None:
 )
 def router_sync(stack: ExitStack) -> None:
     """The router's gradient is not summed over ranks that hold parts of the sequence."""
-    _unmark(stack, "layers.1.mlp.router")
+    unmark(stack, "layers.1.mlp.router")
 
 
 @bug(
@@ -253,7 +254,7 @@ def router_sync(stack: ExitStack) -> None:
 )
 def norm_sync(stack: ExitStack) -> None:
     """The same for the last norm."""
-    _unmark(stack, "final_layernorm")
+    unmark(stack, "final_layernorm")
 
 
 def _delayed_scaling(stack: ExitStack, *, restore: bool) -> None:
@@ -289,6 +290,7 @@ def _restored_scale(stack: ExitStack) -> None:
     "forward",
     in_paper=True,
     twin=_restored_scale,
+    twin_in_reference=True,
     recompute="full",
 )
 def fp8_recompute(stack: ExitStack) -> None:
