@@ -1,14 +1,14 @@
 """Megatron-Core: every planted bug and its correct twin, and every layout, through the whole flow.
 
-    python -m benchmarks.megatron bugs|layouts|all [NAME ...]
+    make bench-megatron         # python -m benchmarks.megatron bugs|layouts|all [NAME ...]
 
-Prints a table as it goes and writes it to docs/reference/megatron.md. Needs megatron-core.
+Prints a table as it goes and writes it to docs/reference/megatron.md. Needs megatron-core, and the
+folders tests and examples/megatron_gpt on the path.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sys
 import tempfile
@@ -18,10 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(_ROOT / "tests"), str(_ROOT / "examples" / "megatron_gpt")]
-os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-
 from rich.progress import Progress
 from worker_pool import WorkerPool
 
@@ -30,6 +26,7 @@ from ttrace.core.results import CheckResult, Verdict
 from ttrace.pipeline import check
 from ttrace.testing.megatron_cpu import on_cpu
 
+_ROOT = Path(__file__).parents[1]
 _PAGE = _ROOT / "docs" / "reference" / "megatron.md"
 _RANKS = 4
 
@@ -154,13 +151,17 @@ def bug_rows(lab: Lab, names: Sequence[str]) -> Iterator[str]:
         in_reference = twin if bug.twin_in_reference else ""
         wrong = lab.compare(bug.ranks, layout, bug.name, in_reference)
         right = lab.compare(bug.ranks, layout, twin, in_reference)
-        named = ", ".join(f"{where}, {part}" for where, part in wrong.culprits[:3])
-        exact = wrong.culprits == [(where, bug.part) for where in bug.where]
+        named = "; ".join(f"{where}, {part}" for where, part in wrong.culprits[:2])
+        more = len(wrong.culprits) - 2
+        named += f" and {more} more" if more > 0 else ""
+        exact = bool(wrong.culprits) and all(
+            where in bug.where and part == bug.part for where, part in wrong.culprits
+        )
         shown = " ".join(f"{k}={v}" for k, v in layout.items()) or "DP2"
         silent = "silent" if right.result.exit_code == 0 else f"exit {right.result.exit_code}"
         yield (
-            f"| {bug.name} | {bug.source} | {shown} | {_yes(wrong.result.exit_code == 1)} | {named} "
-            f"| {_yes(exact)} | {wrong.evidence():.3g} | {silent} | {wrong.seconds:.0f} |"
+            f"| {bug.name} | {bug.source} | {shown} | {_yes(wrong.result.exit_code == 1)} "
+            f"| {named} | {_yes(exact)} | {wrong.evidence():.3g} | {silent} | {wrong.seconds:.0f} |"
         )
 
 

@@ -112,7 +112,7 @@ def norm_counts_one_rank(stack: ExitStack) -> None:
 
 @bug("ROCm TransformerEngine#715", 2, "gradient clipping", "grad norm", tp=2)
 def norm_counts_replicas(stack: ExitStack) -> None:
-    """Parameters that every rank holds whole say that they are split: the norm counts them twice."""
+    """Parameters that every rank holds whole say that they are split: they count twice."""
 
     def change(_: Any, modules: dict[str, Any]) -> None:
         for module in modules.values():
