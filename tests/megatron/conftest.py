@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_pool import WorkerPool
-
 from megatron_training import trace_reference
+from worker_pool import WorkerPool
 
 References = Callable[..., tuple[Path, Path]]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from megatron_training import MODEL_FIELDS, isolate, trace
 from worker_pool import WorkerPool
 
-from megatron_training import MODEL_FIELDS, isolate, trace
 from ttrace.pipeline import check
 from ttrace.testing.megatron_bugs import BUGS, all_bugs
 from ttrace.testing.megatron_cpu import on_cpu

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from megatron_training import MODEL_FIELDS, trace
 from tracing import explain
 from worker_pool import WorkerPool
 
-from megatron_training import MODEL_FIELDS, trace
 from ttrace.core.ids import Kind
 from ttrace.pipeline import check
 

@@ -88,7 +88,7 @@ class TappingHooks(ModuleHooks):
                 spot=spot,
             )
             replaced = None
-            if self._overwriter is not None:
+            if self._overwriter is not None and not spot.rows:
                 replaced = self._overwriter.value(
                     id_, call.microbatch, tensor, id_, None, spot.dims
                 )
@@ -118,7 +118,7 @@ class TappingHooks(ModuleHooks):
                 microbatch=call.microbatch,
                 spot=spot,
             )
-            if self._overwriter is None:
+            if self._overwriter is None or spot.rows:
                 return grad
             replaced = self._overwriter.value(
                 gradient_id, call.microbatch, grad, id_, layout, spot.dims

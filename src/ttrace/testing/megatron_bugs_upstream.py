@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
-from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.models.common.embeddings import rotary_pos_embedding
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.optimizer import optimizer as megatron_optimizer
@@ -281,14 +280,7 @@ def layer_offset(stack: ExitStack) -> None:
     wrap(stack, gpt_layer_specs, "get_transformer_layer_offset", offset)
 
 
-@bug("Megatron-LM#6336", 2, "optimizer step", "update", bf16=True)
-def model_not_updated(stack: ExitStack) -> None:
-    """The fp32 parameters are updated, the bf16 ones that the model uses are not."""
-    kind = megatron_optimizer.Float16OptimizerWithFloat16Params
-    replace(stack, kind, "_copy_main_params_to_model_params", lambda _: None)
-
-
-@bug("Megatron-LM#6624, TransformerEngine#1618", 2, "gradient accumulation", "main gradient")
+@bug("Megatron-LM#6624, TransformerEngine#1618", 2, "gradient reduction", "main gradient")
 def low_precision_accumulation(stack: ExitStack) -> None:
     """Gradients are rounded to bf16 before they are accumulated in fp32."""
 
@@ -321,21 +313,7 @@ def last_microbatch_only(stack: ExitStack) -> None:
     wrap(stack, DistributedDataParallel, "_make_backward_post_hook", hook)
 
 
-@bug("DeepSpeed#1264", 2, "gradient accumulation", "main gradient", overlap=True)
-def reduced_too_early(stack: ExitStack) -> None:
-    """Gradients are reduced after the first microbatch; those of later ones stay on their rank."""
-
-    def register(original: Any, self: Any, parameter: Any, *args: Any, **kwargs: Any) -> None:
-        self.is_last_microbatch = not self.is_last_microbatch
-        try:
-            original(self, parameter, *args, **kwargs)
-        finally:
-            self.is_last_microbatch = not self.is_last_microbatch
-
-    wrap(stack, _ParamAndGradBucketGroup, "register_grad_ready", register)
-
-
-@bug("Megatron-LM 5946e24b37", 2, "loss", "forward", cp=2, per_token=True)
+@bug("Megatron-LM 5946e24b37", 2, "gradient reduction", "main gradient", cp=2, per_token=True)
 def token_loss_context(stack: ExitStack) -> None:
     """A sum over tokens is multiplied by the context-parallel size, and then divided by tokens."""
     import gpt
@@ -372,6 +350,6 @@ def labels_shifted_late(stack: ExitStack) -> None:
     wrap(stack, gpt, "get_batch_on_this_cp_rank", cut)
 
 
-@bug("Megatron-Core 0.16 on gloo", 2, _LAYERS[0], "forward", pp=2, vpp=2, batch_p2p=True)
+@bug("Megatron-Core 0.16 on gloo", 2, "decoder.layers", "forward", pp=2, vpp=2, batch_p2p=True)
 def batched_p2p(stack: ExitStack) -> None:
     """No patch: with two ranks, gloo gives the messages of a batch to the wrong receives."""
