@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 MEGATRON := .venv/.megatron
 
-.PHONY: demo test test-slow lint format bench bench-bugs bench-megatron clean
+.PHONY: demo test test-slow lint format bench bench-bugs bench-megatron bench-power clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -45,8 +45,16 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# 48 cases through the whole flow: about ten minutes on two cores.
 bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
+
+# Clean runs, planted errors, and the plots of docs/: about an hour on two cores.
+bench-power: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.power
+	$(BIN)/python -m benchmarks.power_depth
+	$(BIN)/python -m benchmarks.power_plots
 
 # Every layout in both precisions, every bug and its twin: about an hour on 2 cores.
 bench-megatron: $(STAMP) $(MEGATRON)

@@ -4,11 +4,15 @@
 
 One thread, CPU time, 64 MB per tensor, candidates interleaved, best of N. The read pass is the
 fastest of three: a C loop over both tensors at once, one after the other, and torch's sum.
+
+What the finer statistics cost is told by a pass that makes nothing but the two norms, over the same
+blocks of 2^20 elements that a comparison reads (still in cache, as they are there).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import shlex
@@ -20,15 +24,49 @@ from pathlib import Path
 
 import torch
 
-from ttrace.core.kernel import CompiledKernel, Kernel, PythonKernel, default_kernel
+from ttrace.core.blocks import BLOCK_ELEMENTS
+from ttrace.core.kernel import CompiledKernel, default_kernel
+from ttrace.core.kernel_python import PythonKernel
 from ttrace.core.statistics import Accumulator
+from ttrace.core.sums import Kernel
 
 # Larger than the L2 cache of any core, and the size of one weight of a mid-sized model.
 TENSOR_BYTES = 64 * 1024 * 1024
 ROUNDS = 15  # measured: the best of 10 to 20 rounds repeats within 5% on a shared machine
 
+# Feature dims: heads, hidden sizes, MLPs, a vocabulary.
+COLUMNS = (64, 128, 512, 1024, 4096, 16384, 131072)
+
 READ_SOURCE = """
 #include <stdint.h>
+#include <string.h>
+static inline float wide(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
+void norm_bf16(const uint32_t *r, const uint32_t *c, int64_t pairs, double *out) {
+    for (int64_t start = 0; start < pairs; start += 2048) {
+        int n = pairs - start < 2048 ? (int)(pairs - start) : 2048;
+        float ee = 0, rr = 0, ee2 = 0, rr2 = 0;
+        _Pragma("omp simd reduction(+ : ee, rr, ee2, rr2)")
+        for (int i = 0; i < n; i++) {
+            uint32_t x = r[start + i], y = c[start + i];
+            float r1 = wide(x << 16), r2 = wide(x & 0xffff0000u);
+            float e1 = wide(y << 16) - r1, e2 = wide(y & 0xffff0000u) - r2;
+            ee += e1 * e1; ee2 += e2 * e2; rr += r1 * r1; rr2 += r2 * r2;
+        }
+        out[0] += ee + ee2; out[1] += rr + rr2;
+    }
+}
+void norm_fp32(const float *r, const float *c, int64_t count, double *out) {
+    for (int64_t start = 0; start < count; start += 4096) {
+        int n = count - start < 4096 ? (int)(count - start) : 4096;
+        float ee = 0, rr = 0;
+        _Pragma("omp simd reduction(+ : ee, rr)")
+        for (int i = 0; i < n; i++) {
+            float x = r[start + i], e = c[start + i] - x;
+            ee += e * e; rr += x * x;
+        }
+        out[0] += ee; out[1] += rr;
+    }
+}
 uint64_t read_both(const uint64_t *a, const uint64_t *b, int64_t words) {
     uint64_t x = 0, y = 0;
     _Pragma("omp simd reduction(^ : x, y)")
@@ -50,6 +88,10 @@ def run(*, tensor_bytes: int = TENSOR_BYTES, rounds: int = ROUNDS) -> dict[str, 
     torch.set_num_threads(1)
     try:
         seconds = _measure(_passes(tensor_bytes), rounds)
+        fused_vs_norm = {
+            name: _fused_vs_norm(dtype, tensor_bytes, rounds)
+            for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32))
+        }
     finally:
         torch.set_num_threads(threads)
     reading = min(value for name, value in seconds.items() if name.startswith("read"))
@@ -62,6 +104,7 @@ def run(*, tensor_bytes: int = TENSOR_BYTES, rounds: int = ROUNDS) -> dict[str, 
             for name, value in seconds.items()
             if not name.startswith("read")
         },
+        "fused_vs_norm_only": fused_vs_norm,
         "cpu_seconds": {name: round(value, 5) for name, value in seconds.items()},
     }
 
@@ -82,6 +125,33 @@ def _passes(tensor_bytes: int) -> dict[str, Callable[[], object]]:
         passes["kernel_bf16_equal"] = lambda: _compare(compiled, r16, same)
     passes["fallback_bf16"] = lambda: _compare(PythonKernel(), r16, c16)
     return passes
+
+
+def _fused_vs_norm(dtype: torch.dtype, tensor_bytes: int, rounds: int) -> dict[str, float]:
+    """All statistics with their places, by columns, in units of a pass for the norms alone."""
+    torch.manual_seed(0)
+    shape = (tensor_bytes // dtype.itemsize // BLOCK_ELEMENTS, BLOCK_ELEMENTS)
+    reference = torch.randn(shape).to(dtype)
+    candidate = (reference.float() * (1 + 0.01 * torch.randn(shape))).to(dtype)
+    library, sums = _read_library(), torch.zeros(2, dtype=torch.float64)
+    norms = library.norm_bf16 if dtype == torch.bfloat16 else library.norm_fp32
+    units = BLOCK_ELEMENTS // (2 if dtype == torch.bfloat16 else 1)
+
+    def norm_only() -> None:
+        for r, c in zip(reference, candidate, strict=True):
+            norms(r.data_ptr(), c.data_ptr(), units, sums.data_ptr())
+
+    def fused(columns: int) -> None:
+        high = BLOCK_ELEMENTS // columns
+        whole = Accumulator(shape=(shape[0] * high, columns))
+        for number, (r, c) in enumerate(zip(reference, candidate, strict=True)):
+            whole.update(r.view(high, columns), c.view(high, columns), (number * high, 0))
+        whole.result()
+
+    passes: dict[str, Callable[[], object]] = {"norm": norm_only}
+    passes |= {str(columns): functools.partial(fused, columns) for columns in COLUMNS}
+    seconds = _measure(passes, rounds)
+    return {name: round(seconds[name] / seconds["norm"], 2) for name in passes if name != "norm"}
 
 
 def _compare(kernel: Kernel, reference: torch.Tensor, candidate: torch.Tensor) -> object:
@@ -117,6 +187,8 @@ def _read_library() -> ctypes.CDLL:
         ctypes.c_uint64,
     )
     library.read_one.argtypes, library.read_one.restype = [pointer, words], ctypes.c_uint64
+    for norms in (library.norm_bf16, library.norm_fp32):
+        norms.argtypes, norms.restype = [pointer, pointer, words, pointer], None
     return library
 
 

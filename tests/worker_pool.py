@@ -4,6 +4,7 @@ Starting four Python processes with torch takes longer than most tests; a proces
 So workers stay, and every task gets a fresh process group of the size it asks for.
 """
 
+import gc
 import importlib.util
 import multiprocessing
 import os
@@ -105,6 +106,8 @@ def _perform(
     try:
         return function(*args)
     finally:
+        # Models in reference cycles would keep groups alive, whose threads then spin forever.
+        gc.collect()
         dist.destroy_process_group()
         os.environ.clear()
         os.environ |= before

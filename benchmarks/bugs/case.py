@@ -26,7 +26,7 @@ class Case:
     world_size: int = 2
     steps: int = 1
     bugs: frozenset[str] = frozenset()
-    is_hidden: bool = False  # too small for the plain comparison: only isolation names it
+    is_hidden: bool = False  # too small for the norms of a plain comparison
 
     @property
     def planted(self) -> frozenset[str]:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
+from io import StringIO
+
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks.bugs import data_parallel, dtensor, experts, sequence_parallel, tensor_parallel
+from benchmarks.bugs import (
+    context_parallel,
+    data_parallel,
+    dtensor,
+    experts,
+    sequence_parallel,
+    tensor_parallel,
+)
 from benchmarks.bugs.case import Case
 from ttrace.demo.bugs import BUGS, Bug
 from ttrace.demo.train import TrainConfig, prepare_process, train
@@ -17,6 +27,7 @@ SINGLE: tuple[Case, ...] = (
     *data_parallel.CASES,
     *tensor_parallel.CASES,
     *sequence_parallel.CASES,
+    *context_parallel.CASES,
     *experts.CASES,
     *dtensor.CASES,
 )
@@ -43,13 +54,13 @@ def _pair(first: str, second: str) -> Case:
 
 def _train_demo(bugs: frozenset[str]) -> None:
     if dist.get_world_size() == 1:
-        config = TrainConfig(microbatches=1)
-        prepare_process(config)
-        train(config)
-        return
-    config = TrainConfig(dp=2, tp=2, microbatches=2, bug=next(iter(bugs), None))
+        config, mesh = TrainConfig(microbatches=1), None
+    else:
+        config = TrainConfig(dp=2, tp=2, microbatches=2, bug=next(iter(bugs), None))
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     prepare_process(config)
-    train(config, init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")))
+    with redirect_stdout(StringIO()):  # it writes its loss
+        train(config, mesh)
 
 
 def _demo_case(bug: Bug) -> Case:
@@ -71,6 +82,8 @@ PAIRS: tuple[Case, ...] = (
     _pair("aux-loss-scale", "unsplit-positions"),
     # a wrong forward, and a gradient that is not reduced
     _pair("ulysses-permutation", "unsynced-norm"),
+    # a wrong weight gradient, and a wrong norm
+    _pair("gathered-input-layout", "whole-counted-by-each"),
 )
 
 DEMO: tuple[Case, ...] = tuple(map(_demo_case, BUGS))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.bugs.case import Case, Place
-from ttrace.core.results import CheckResult
+from ttrace.core.readings import Statistic
+from ttrace.core.results import CheckResult, Verdict
 from ttrace.experiment import Experiment
 from ttrace.launch import TracedRun
 
@@ -43,6 +44,17 @@ class Outcome:
     @property
     def named(self) -> tuple[Place, ...]:
         return tuple((culprit.where, culprit.part) for culprit in self.isolated.culprits)
+
+    @property
+    def is_seen_by_norm(self) -> bool:
+        """Whether the plain comparison would fail if tensors were judged by their norms alone."""
+        return any(
+            failure.verdict is not Verdict.MISMATCH
+            or any(
+                j.reading.statistic is Statistic.NORM and j.ratio > 1 for j in failure.judgements
+            )
+            for failure in self.plain.failures
+        )
 
     @property
     def largest_ratio(self) -> float:

@@ -53,6 +53,14 @@ class _HeadsInterleaved(Exchange):
         return heads.transpose(join, join + 1).flatten(join, join + 1)
 
 
+class _OwnGradientOnly(Gather):
+    """Keys and values of all ranks, whose gradients by other ranks' queries are lost."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return own_part(grads[0], ctx.dim), None
+
+
 class Projections(nn.Module):
     """What both attentions have in common."""
 
@@ -95,6 +103,7 @@ class GatheredAttention(Projections):
         super().__init__(key_heads=2)
         self.gather_dim = 2 if "gather-dim" in bugs else 1
         self.first_part_only = "unsplit-positions" in bugs
+        self.gather = _OwnGradientOnly if "key-gradient-unsummed" in bugs else Gather
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.heads(x)
@@ -102,7 +111,7 @@ class GatheredAttention(Projections):
         if not self.first_part_only:
             rope = rope[dist.get_rank() * x.shape[1] :]
         query, key = apply_rope(query, rope), apply_rope(key, rope)
-        key, value = (cast(Tensor, Gather.apply(e, self.gather_dim)) for e in (key, value))
+        key, value = (cast(Tensor, self.gather.apply(e, self.gather_dim)) for e in (key, value))
         return cast(Tensor, self.wo(attend(query, key, value).flatten(2)))
 
 
@@ -222,6 +231,8 @@ def train(bugs: frozenset[str]) -> None:
                 labels[:, -1] = IGNORED  # the next token is on the next rank
             part = summed_loss(model(batch.tokens), labels)
             loss = cast(Tensor, SumOverRanks.apply(part)) / total_count()
+            if "loss-times-ranks" in bugs:
+                loss = loss * dist.get_world_size()
             loss.backward()
         reduce_gradients(model, bugs)
         clip_grad_norm_(model.parameters(), MAX_NORM)
@@ -277,6 +288,12 @@ CASES = (
         "shifted-after-split",
         "labels are shifted after the sequence was split: the last of each part is lost",
         "transformers#36607",
+        ("loss", "forward"),
+    ),
+    _case(
+        "loss-times-ranks",
+        "a loss that is divided by all tokens is multiplied by the parts of the sequence",
+        "Megatron-LM 5946e24b37",
         ("loss", "forward"),
     ),
     _case(

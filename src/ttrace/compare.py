@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import math
 import statistics as stdlib_statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from ttrace.core.blocks import BlockReader, blocks
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.results import TensorResult, Tolerance, Verdict
+from ttrace.core.readings import Statistic, in_eps, readings
+from ttrace.core.results import Judgement, TensorResult, Tolerance, Verdict
+from ttrace.core.scale import MARGIN, Scales, explained_scales
 from ttrace.core.spans import SpanReader, torch_dtype
 from ttrace.core.statistics import Accumulator, Statistics
 
 Pair = tuple[LogicalTensor, LogicalTensor]
 
-# A measured loss scale is taken for a group size when it is this close: gains of bf16 gradients
-# have a noise of 1e-4 to 1e-3 (numerics), and group sizes differ by a factor of at least 1.1.
-_SCALE_MARGIN = 0.03
 
 # Chosen: sums of fp32 in random order differ by a few eps; clean norms over ranks reached 5.
 _RANDOM_ORDER_EPS = 16
@@ -60,7 +59,7 @@ class Comparator:
         self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0
     ) -> Measured:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
-        whole = Accumulator()
+        whole = Accumulator(shape=reference.shape)
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
         for start, stop in blocks(reference.shape):
             expected = self._reference.read(reference.pieces, reference.shape, start, stop)
@@ -69,7 +68,7 @@ class Comparator:
                 held = self._replica.read_piece(piece, candidate.shape, start, stop)
                 for place, values in held:
                     spread.update(found[place], values)
-            whole.update(expected, _divided(found, scale))
+            whole.update(expected, _divided(found, scale), start)
         self._reference.finish(reference)
         self._candidate.finish(candidate)
         disagreements = [(piece, spread.result()) for piece, spread in spreads]
@@ -97,26 +96,57 @@ class Comparator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
-    """By what the candidate's activation gradients are larger than the reference's, and why."""
+    """By what the candidate's activation gradients are larger than the reference's, and why.
+
+    `scales` are those that a correct candidate may have.
+    """
 
     factor: float = 1.0
+    scales: Scales = field(default_factory=Scales)
     note: str = ""
 
 
 def find_loss_scale(
     comparator: Comparator,
-    pairs: Iterable[tuple[TensorId, Pair]],
+    pairs: Sequence[tuple[TensorId, Pair]],
     *,
     reference_splits: Sequence[int],
     candidate_splits: Sequence[int],
 ) -> LossScale:
     """Measure the scale of the loss on the first activation gradient of the backward pass.
 
-    A rank divides its loss by what it knows: its own tokens, its microbatches. The data-parallel
-    average comes later, so a correct activation gradient is dp times the reference's shard. The
-    scale is removed only when it is one that splitting the batch explains (`splits`); main
-    gradients are compared as they are, so that a wrong scale shows there.
+    It is removed only when splitting the batch explains it; main gradients are compared as they
+    are, so that a wrong scale shows there.
     """
+    gains = _seed_gains(comparator, pairs)
+    scales = Scales(allowed=explained_scales(reference_splits, candidate_splits))
+    if not gains:
+        return LossScale(scales=scales)
+    middle = stdlib_statistics.median(gains)
+    nearest = scales.nearest(middle)
+    if sorted(reference_splits) == sorted(candidate_splits):
+        # Nothing explains another scale, unless it is made up for later, as in pipelines.
+        either = Scales(allowed=(1.0, nearest))
+        if either.nearest(_main_gain(comparator, pairs)) != 1.0:
+            scales = Scales()
+    factor = scales.of(middle)
+    scales = replace(scales, likely=scales.nearest(middle))
+    return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
+
+
+def find_isolated_scale(
+    comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]], scales: Scales
+) -> LossScale:
+    """The scale that an isolated run took for every gradient after the first."""
+    gains = _seed_gains(comparator, pairs)
+    if not gains:
+        return LossScale(scales=scales)
+    factor = scales.of(stdlib_statistics.median(gains))
+    return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
+
+
+def _seed_gains(comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]]) -> list[float]:
+    """How large the first gradient of backward is on every rank, against the reference's."""
     seeds = (
         pair
         for id_, pair in pairs
@@ -124,36 +154,35 @@ def find_loss_scale(
     )
     seed = min(seeds, key=lambda pair: pair[0].sequence, default=None)
     if seed is None:
-        return LossScale()
-    reference, candidate = seed
-    gains = [comparator.gain(reference, piece) for piece in candidate.pieces]
+        return []
+    gains = [comparator.gain(seed[0], piece) for piece in seed[1].pieces]
+    return [gain for gain in gains if math.isfinite(gain) and gain != 0]
+
+
+def _main_gain(comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]]) -> float:
+    gains = [
+        comparator.gain(reference, candidate.pieces[0])
+        for id_, (reference, candidate) in pairs
+        if id_.kind is Kind.MAIN_GRAD
+    ]
     gains = [gain for gain in gains if math.isfinite(gain) and gain != 0]
-    if not gains:
-        return LossScale()
+    return stdlib_statistics.median(gains) if gains else 1.0
+
+
+def _scale_note(factor: float, gains: Sequence[float]) -> str:
     middle = stdlib_statistics.median(gains)
-    allowed = {
-        factor
-        for ours in (1, *reference_splits)
-        for theirs in (1, *candidate_splits)
-        for factor in (theirs / ours, 1 / theirs / ours)
-    }
-    nearest = min(allowed, key=lambda size: abs(math.log(size / abs(middle))))
-    if abs(middle / nearest - 1) > _SCALE_MARGIN:
-        nearest = 1.0
-    note = ""
-    if nearest != 1.0:
-        note = (
-            f"activation gradients are {nearest:g} times the reference's, as a loss averaged "
-            f"over a part of "
-            "the batch makes them; they are compared after dividing by it"
-        )
-    if max(gains) - min(gains) > _SCALE_MARGIN * abs(middle):
-        note = (
+    if max(gains) - min(gains) > MARGIN * abs(middle):
+        return (
             "the loss weighs microbatches differently from the reference: its gradient is "
             + ", ".join(f"{gain:.4g}" for gain in gains[:8])
             + " times the reference's; a mean of means over unequal counts is a different loss"
         )
-    return LossScale(factor=nearest, note=note)
+    if factor == 1.0:
+        return ""
+    return (
+        f"activation gradients are {factor:g} times the reference's, as a loss averaged over a "
+        "part of the batch makes them; they are compared after dividing by it"
+    )
 
 
 def judge(
@@ -163,6 +192,7 @@ def judge(
     reference, candidate = pair
     found = measured.statistics
     eps = _eps(candidate.dtype)
+    judgements = _judgements(found, tolerance, reference.shape, eps)
 
     def result(verdict: Verdict, note: str = "", ranks: tuple[int, ...] = ()) -> TensorResult:
         return TensorResult(
@@ -173,7 +203,8 @@ def judge(
             dtype=candidate.dtype,
             statistics=found,
             tolerance=tolerance,
-            ratio=_ratio(found.error_norm, tolerance),
+            judgements=judgements,
+            ratio=max((judgement.ratio for judgement in judgements), default=None),
             error_eps=found.relative_error / eps if eps else None,
             ranks=ranks,
             note=note,
@@ -203,8 +234,9 @@ def judge(
             "differs, and no perturbed reference has it to tell how much rounding explains; "
             "pass --perturbed",
         )
-    if not found.error_norm <= tolerance.error_norm:
-        return result(Verdict.MISMATCH, _mismatch_note(found))
+    decisive = max(judgements, key=lambda judgement: judgement.ratio)
+    if not decisive.ratio <= 1:
+        return result(Verdict.MISMATCH, _mismatch_note(found, decisive))
     note = "replicas differ by rounding" if worst is not None else ""
     return result(Verdict.PASS, note)
 
@@ -243,27 +275,53 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _mismatch_note(found: Statistics) -> str:
+def _judgements(
+    found: Statistics, tolerance: Tolerance | None, shape: tuple[int, ...], eps: float
+) -> tuple[Judgement, ...]:
+    """One for every limit, the norm's first."""
+    if tolerance is None:
+        return ()
+    limits = {(limit.statistic, limit.dims): limit.allowed for limit in tolerance.limits}
+    limits[Statistic.NORM, ()] = tolerance.error_norm
+    return tuple(
+        Judgement(
+            reading=reading,
+            allowed=limits[reading.key],
+            ratio=_ratio(reading.value, limits[reading.key]),
+            eps=in_eps(reading, found, shape, eps),
+        )
+        for reading in readings(found)
+        if reading.key in limits
+    )
+
+
+def _mismatch_note(found: Statistics, decisive: Judgement) -> str:
+    """What kind of error it is, and where."""
     residual = _residual(found)
     if found.gain != 0 and abs(found.gain - 1) > 0.01 and residual < 0.05 * found.relative_error:
         return f"a constant factor of {found.gain:.4g}"
-    return ""
+    reading = decisive.reading
+    if reading.statistic is Statistic.GAIN:
+        return f"a factor of {found.gain:.8g}"
+    if reading.statistic is Statistic.SHIFT:
+        return f"shifted by {found.error_sum / found.count:.3g}"
+    if reading.statistic is Statistic.CHOICES:
+        return f"{found.unequal} of {found.count} choices differ"
+    return reading.place
 
 
 def _residual(found: Statistics) -> float:
     """Relative error that is left when the candidate is divided by its gain."""
     if found.reference_norm == 0 or not math.isfinite(found.gain):
         return math.inf
-    left = found.candidate_norm**2 - found.gain**2 * found.reference_norm**2
+    left = found.error_norm**2 - found.along_reference**2
     return math.sqrt(max(left, 0.0)) / found.reference_norm
 
 
-def _ratio(error_norm: float, tolerance: Tolerance | None) -> float | None:
-    if tolerance is None:
-        return None
-    if error_norm == 0:
+def _ratio(value: float, allowed: float) -> float:
+    if value == 0:
         return 0.0
-    return error_norm / tolerance.error_norm if tolerance.error_norm else math.inf
+    return value / allowed if allowed else math.inf
 
 
 def _eps(dtype_name: str) -> float:

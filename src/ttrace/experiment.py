@@ -55,9 +55,9 @@ class Experiment:
             )
             for seed in range(1, self.calibration_runs + 1)
         ]
-        write_plans(tapped, self.folder / "candidate", plans / "candidate")
+        scales = write_plans(tapped, self.folder / "candidate", plans / "candidate")
         candidate = self._run(run, "isolation/candidate", self.candidate, plans=plans / "candidate")
-        return check(tapped, candidate, noisy, progress, isolated=True)
+        return check(tapped, candidate, noisy, progress, isolated=scales)
 
     def _run(
         self,

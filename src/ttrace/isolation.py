@@ -9,15 +9,19 @@ from ttrace.compare import Comparator, find_loss_scale
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.plan import Plan, plan_file
 from ttrace.core.reader import Trace
+from ttrace.core.scale import Scales
 from ttrace.core.spans import SpanReader
 
 
-def write_plans(reference: Path, run: Path, folder: Path) -> None:
-    """A plan for every rank of `run`, from a reference that was recorded with taps."""
+def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
+    """A plan for every rank of `run`, from a reference that was recorded with taps.
+
+    Leaves the scales that gradients may have in a run by these plans.
+    """
     ours, theirs = Trace.open(reference), Trace.open(run)
     with SpanReader(ours.path) as ours_spans, SpanReader(theirs.path) as theirs_spans:
         aligned = align(ours, theirs, reference_spans=ours_spans, candidate_spans=theirs_spans)
-        scale = _loss_scale(aligned, Comparator(ours_spans, theirs_spans))
+        scales = _scales(aligned, Comparator(ours_spans, theirs_spans))
     tensors = {
         a.id: a.reference
         for a in aligned.tensors
@@ -30,11 +34,12 @@ def write_plans(reference: Path, run: Path, folder: Path) -> None:
             for (id_, owner, microbatch), place in aligned.places.items()
             if owner == rank
         }
-        plan = Plan(reference=reference.resolve(), loss_scale=scale, places=places, tensors=tensors)
+        plan = Plan(reference=reference.resolve(), scales=scales, places=places, tensors=tensors)
         plan.write(plan_file(folder, rank))
+    return scales
 
 
-def _loss_scale(aligned: Aligned, comparator: Comparator) -> float:
+def _scales(aligned: Aligned, comparator: Comparator) -> Scales:
     pairs = [
         (a.id, (a.reference, a.candidate))
         for a in aligned.tensors
@@ -46,4 +51,4 @@ def _loss_scale(aligned: Aligned, comparator: Comparator) -> float:
         pairs,
         reference_splits=aligned.reference_batch.splits_of_batch(),
         candidate_splits=aligned.candidate_batch.splits_of_batch(),
-    ).factor
+    ).scales

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.results import Culprit, TensorResult, Verdict
@@ -57,13 +57,20 @@ def before_forward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     return _absent(of_first, {}) or _start(of_first, {})
 
 
-def after_backward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
-    """The first stage between local gradients and new parameters that is wrong."""
-    for look in _LOOKS[_LOOKS.index(_main_gradients) :]:
-        culprits = look(results, {})
-        if culprits:
-            return culprits
-    return ()
+def stages_after_backward(
+    results: Sequence[TensorResult], consequences: Set[TensorId]
+) -> tuple[Culprit, ...]:
+    """Every stage between local gradients and new parameters that is wrong by itself.
+
+    `consequences` are those that an earlier part of the step explains.
+    """
+    unexplained = [result for result in results if result.id not in consequences]
+    return (
+        *_main_gradients(unexplained, {}),
+        *_clipping(results, {}),
+        *(_optimizer_state(unexplained, {}) or _updates(unexplained, {})),
+        *_buffers(unexplained, {}),
+    )
 
 
 def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
@@ -90,8 +97,11 @@ def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...
 
 def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     """Before anything ran: other parameters, other data."""
-    parameters = [result for result in results if result.id.kind is Kind.PARAM]
-    failed = [result for result in parameters if result.verdict.is_failure]
+    parameters, failed = _of_kind(results, Kind.PARAM)
+    if failed and failed[0].id.step > 0:
+        return _by_module(
+            failed, "parameter gather", "its last update passes; at the start of this step"
+        )
     if failed:
         few = ", ".join(f"{display_module(r.id.module)}.{r.id.slot}" for r in failed[:3])
         return (
@@ -128,7 +138,7 @@ def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     elif kind is Kind.OUTPUT:
         where, reason = display_module(module), "its output is the first wrong tensor"
     else:
-        where = display_module(parent_of(module))
+        where = display_module(caller_of(module, {r.id.module for r in results}))
         reason = f"the input it makes for {module} is the first wrong tensor"
     return (
         Culprit(
@@ -154,7 +164,8 @@ def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Cu
         elif id_.module == "":
             where, reason = "loss", "the gradient of the model's output is the first wrong"
         else:
-            where, reason = display_module(parent_of(id_.module)), produced
+            caller = caller_of(id_.module, {r.id.module for r in results})
+            where, reason = display_module(caller), produced
     return (
         Culprit(where=where, part="backward", reason=f"{reason}: {why(first)}", evidence=(id_,)),
     )
@@ -219,13 +230,14 @@ def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culp
 
 def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     norms, failed_norms = _of_kind(results, Kind.GRAD_NORM)
+    failed_norms = [norm for norm in failed_norms if not _is_norm_of_own(norm, results)]
     clipped, failed = _of_kind(results, Kind.CLIPPED_GRAD)
     later = (*_of_kind(results, Kind.OPTIMIZER)[1], *_of_kind(results, Kind.PARAM_AFTER)[1])
     extra = [r for r in (*norms, *clipped) if r.verdict is Verdict.EXTRA]
     if failed_norms:
         part, reason = (
             "grad norm",
-            f"main gradients pass, their norm does not: {why(failed_norms[0])}",
+            f"it is not the norm of the main gradients: {why(failed_norms[0])}",
         )
     elif failed:
         part = "clip"
@@ -239,6 +251,24 @@ def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, .
         return ()
     evidence = tuple(result.id for result in (failed_norms or failed or extra)[:3])
     return (Culprit(where="gradient clipping", part=part, reason=reason, evidence=evidence),)
+
+
+def _is_norm_of_own(norm: TensorResult, results: Sequence[TensorResult]) -> bool:
+    """Whether it may be the norm of the candidate's own gradients, however wrong those are.
+
+    Ranks that disagree about a gradient have no one norm to expect.
+    """
+    found = _of_kind(results, Kind.MAIN_GRAD)[0]
+    if any(result.verdict is Verdict.CONFLICT for result in found):
+        return True
+    if norm.verdict is not Verdict.MISMATCH or norm.statistics is None or norm.tolerance is None:
+        return False
+    gradients = [result.statistics for result in found]
+    ours = math.hypot(*(s.reference_norm for s in gradients if s is not None))
+    theirs = math.hypot(*(s.candidate_norm for s in gradients if s is not None))
+    margin = norm.tolerance.error_norm
+    is_whole_norm = abs(ours - norm.statistics.reference_norm) <= margin
+    return is_whole_norm and abs(theirs - norm.statistics.candidate_norm) <= margin
 
 
 def _optimizer_state(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
@@ -374,3 +404,9 @@ def _outermost(modules: Sequence[str]) -> list[str]:
 
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
+
+
+def caller_of(module: str, known: Set[str]) -> str:
+    """The nearest parent with tensors of its own: a list of modules has no code."""
+    parent = parent_of(module)
+    return parent if not parent or parent in known else caller_of(parent, known)

@@ -8,12 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from ttrace.align import Aligned, Alignment, align
-from ttrace.compare import Comparator, Measured, Pair, find_loss_scale, judge
+from ttrace.compare import (
+    Comparator,
+    Measured,
+    Pair,
+    find_isolated_scale,
+    find_loss_scale,
+    judge,
+)
 from ttrace.core.blocks import BlockReader
 from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.reader import Trace
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
+from ttrace.core.scale import Scales
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
@@ -38,12 +46,12 @@ def check(
     perturbed: Sequence[Path | str] = (),
     progress: Progress | None = None,
     *,
-    isolated: bool = False,
+    isolated: Scales | None = None,
 ) -> CheckResult:
     """Compare two traces; perturbed references say how much rounding explains.
 
     `isolated`: the candidate's and the perturbed reference's modules all started from the values of
-    the reference, which was recorded with taps.
+    the reference, which was recorded with taps; the candidate's gradients have one of these scales.
     """
     report = progress or (lambda *_: None)
     ours, theirs = Trace.open(reference), Trace.open(candidate)
@@ -55,22 +63,29 @@ def check(
             _measure(ours, trace, spans, f"noise {number + 1} of {len(noisy)}", report)[1]
             for number, trace in enumerate(noisy)
         ]
-        aligned, measured, scale_note = _measure(ours, theirs, spans, "candidate", report)
+        aligned, measured, scale_note = _measure(
+            ours, theirs, spans, "candidate", report, scales=isolated
+        )
         yardsticks = _yardsticks(aligned, noise, BlockReader(spans[id(ours)]))
-    allowed = tolerances(yardsticks, isolated=isolated)
+    allowed = tolerances(yardsticks, isolated=isolated is not None)
     faults = {"reference": _faults(ours), "candidate": _faults(theirs)}
     results = tuple(
         _verdict(alignment, measured.get(alignment.id), allowed, order, faults)
         for order, alignment in enumerate(aligned.tensors)
         if not alignment.stored_elsewhere
     )
+    coverage = _coverage(theirs)
+    if isolated is None:
+        culprits = localize(results, aligned.consumers)
+    else:
+        culprits = localize_isolated(results, unfired=frozenset(coverage.unfired))
     return CheckResult(
         reference=str(reference),
         candidate=str(candidate),
         perturbed=tuple(str(path) for path in perturbed),
         tensors=results,
-        culprits=localize_isolated(results) if isolated else localize(results, aligned.consumers),
-        coverage=_coverage(theirs),
+        culprits=culprits,
+        coverage=coverage,
         notes=tuple(
             note
             for note in (*_trace_notes(theirs), *aligned.candidate_batch.notes, scale_note)
@@ -85,6 +100,7 @@ def _measure(
     spans: dict[int, SpanReader],
     what: str,
     report: Progress,
+    scales: Scales | None = None,
 ) -> tuple[Aligned, dict[TensorId, Measured], str]:
     aligned = align(
         reference,
@@ -94,12 +110,15 @@ def _measure(
     )
     comparator = Comparator(spans[id(reference)], spans[id(candidate)])
     pairs = {a.id: pair for a in aligned.tensors if (pair := _pair(a)) is not None}
-    scale = find_loss_scale(
-        comparator,
-        pairs.items(),
-        reference_splits=aligned.reference_batch.splits_of_batch(),
-        candidate_splits=aligned.candidate_batch.splits_of_batch(),
-    )
+    if scales is None:
+        scale = find_loss_scale(
+            comparator,
+            list(pairs.items()),
+            reference_splits=aligned.reference_batch.splits_of_batch(),
+            candidate_splits=aligned.candidate_batch.splits_of_batch(),
+        )
+    else:
+        scale = find_isolated_scale(comparator, list(pairs.items()), scales)
     measured = {}
     for number, (id_, (expected, found)) in enumerate(pairs.items()):
         report(what, number, len(pairs))

@@ -19,17 +19,13 @@ LAYOUTS = {
     "fsdp-tp-sp": TrainConfig(dp=2, tp=2),
 }
 QUICK = {"fsdp", "ddp", "tp"}
-# A gradient that is a partial sum over tp is handed out with each element whole on one rank: the
-# sum of several such gradients is then rounded in another order.
-REGROUPED = pytest.mark.xfail(reason="partial sums are added in another order", strict=True)
 
 
 def case(name: str) -> object:
-    marks = [] if name in QUICK else [pytest.mark.slow]
-    return pytest.param(name, marks=[*marks, REGROUPED] if LAYOUTS[name].tp > 1 else marks)
+    return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("layout", map(case, LAYOUTS))
+@pytest.mark.parametrize("layout", [case(name) for name in LAYOUTS])
 def test_a_distributed_reference_is_bitwise_itself(
     layout: str, pool: WorkerPool, tmp_path: Path
 ) -> None:

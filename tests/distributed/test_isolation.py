@@ -53,10 +53,10 @@ def isolate(
     def run(config: TrainConfig) -> CheckResult:
         plain, _, noisy = tapped(config)
         first = trace_in_pool(config, tmp_path / "first", pool)
-        write_plans(plain, first, tmp_path / "plans")
+        scales = write_plans(plain, first, tmp_path / "plans")
         plans = {ENV_PLANS: str(tmp_path / "plans")}
         second = trace_in_pool(config, tmp_path / "second", pool, extra=plans)
-        return check(plain, second, [noisy], isolated=True)
+        return check(plain, second, [noisy], isolated=scales)
 
     return run
 

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from ttrace.core.ids import TensorId
+from ttrace.core.readings import Statistic
 from ttrace.core.results import Tolerance
+from ttrace.core.slices import Slice
 from ttrace.core.statistics import Statistics
 from ttrace.tolerance import FACTOR, SCALAR_FLOOR_EPS, Yardstick, tolerances
+from ttrace.tolerance.factors import FACTORS
 
 EPS = torch.finfo(torch.float32).eps
 EPS_BF16 = torch.finfo(torch.bfloat16).eps
@@ -79,8 +82,15 @@ class TestNoise:
 class TestMustBeEqual:
     @pytest.mark.parametrize("dtype", ["int64", "bool", "uint8"])
     def test_integers(self, dtype: str) -> None:
-        tolerance = allowed("a:input.0", 5.0, dtype=dtype)
+        tolerance = allowed("a:input.0", 0.0, dtype=dtype)
         assert tolerance == Tolerance(error_norm=0.0, source="must be equal")
+
+    def test_not_choices_that_noise_changes_too(self) -> None:
+        changed = replace(noise(5.0), unequal=7)
+        tolerance = allowed("router:output.1", 5.0, dtype="int64", noise=(changed,))
+        (limit,) = tolerance.limits
+        assert (limit.statistic, limit.allowed) == (Statistic.CHOICES, 3 * 7 + 3)
+        assert tolerance.error_norm == math.inf
 
     def test_parameters_before_the_first_step(self) -> None:
         tolerance = allowed("a:param.weight", 5.0)
@@ -160,8 +170,8 @@ class TestLoss:
         assert self.tolerance(0.0, **latest, **earlier).error_norm > expected.error_norm
 
     def test_floor_is_for_the_loss_alone(self) -> None:
-        found = allow(**{"a:output.0": yardstick(0.0, volume=1), **self.last(0.5, 4.0)})
-        assert found["a:output.0"].source == "3 x 16 eps"
+        found = allow(**{"a:input.0": yardstick(0.0, volume=1), **self.last(0.5, 4.0)})
+        assert found["a:input.0"].source == "3 x 16 eps"
 
 
 class TestGradNorm:
@@ -239,3 +249,97 @@ class TestUpdates:
         )
         assert found["step1/a:param.weight"] == found["a:param_after.weight"]
         assert found["step1/b:param.weight"].source == "3 x eps of its dtype"
+
+
+class TestTiny:
+    def test_takes_the_noise_of_its_kind_when_that_is_larger(self) -> None:
+        found = allow(
+            **{
+                "a:output.0": yardstick(1e-6, volume=4),
+                "b:output.0": yardstick(0.2, norm=10.0),
+            }
+        )
+        assert found["a:output.0"].error_norm == pytest.approx(FACTOR * 0.02 * 10.0)
+        assert found["a:output.0"].source == "3 x noise of tensors of its kind"
+
+    def test_has_no_finer_limits(self) -> None:
+        assert allowed("a:output.0", 0.5, volume=15).limits == ()
+
+
+class TestFiner:
+    """Noise of norm 0.5 over 100 elements: 0.05 in any one direction, if it is independent."""
+
+    def limits(
+        self, *runs: Statistics, isolated: bool = False, **more: object
+    ) -> dict[Statistic, float]:
+        name = str(more.pop("name", "a:output.0"))
+        found = tolerances(
+            {key(name): replace(yardstick(0.5), noise=runs, **more)}, isolated=isolated
+        )
+        return {limit.statistic: limit.allowed for limit in found[key(name)].limits}
+
+    def run(self, **more: object) -> Statistics:
+        rows = (Slice(dims=(0,), index=(3,), error_norm=0.1),)
+        return replace(noise(0.5), max_error=0.06, slices=rows, **more)
+
+    def test_rows_and_elements_are_a_multiple_of_their_noise(self) -> None:
+        found = self.limits(self.run())
+        assert found[Statistic.ROW] == pytest.approx(FACTORS[Statistic.ROW] * 0.1)
+        assert found[Statistic.ELEMENT] == pytest.approx(FACTORS[Statistic.ELEMENT] * 0.06)
+
+    def test_the_largest_of_several_runs_counts(self) -> None:
+        larger = replace(self.run(), max_error=0.2)
+        found = self.limits(self.run(), larger)
+        assert found[Statistic.ELEMENT] == pytest.approx(FACTORS[Statistic.ELEMENT] * 0.2)
+
+    def test_a_gain_near_zero_has_the_unit_of_independent_errors(self) -> None:
+        found = self.limits(self.run())
+        assert found[Statistic.GAIN] == pytest.approx(FACTORS[Statistic.GAIN] * 0.05)
+        assert found[Statistic.SHIFT] == pytest.approx(FACTORS[Statistic.SHIFT] * 0.05)
+
+    def test_a_gain_is_shared_by_tensors_of_one_kind(self) -> None:
+        """One tensor shows 0.1, which is 2 units; the other none: together sqrt(2)."""
+        shown = replace(self.run(), dot=100.0 + 0.1 * 10.0)
+        found = tolerances(
+            {
+                key("a:output.0"): replace(yardstick(0.5), noise=(self.run(),)),
+                key("b:output.0"): replace(yardstick(0.5), noise=(shown,)),
+                key("c:input.0"): replace(yardstick(0.5), noise=(self.run(),)),
+            }
+        )
+        gains = {
+            id_.module: limit.allowed
+            for id_, tolerance in found.items()
+            for limit in tolerance.limits
+            if limit.statistic is Statistic.GAIN
+        }
+        unit = FACTORS[Statistic.GAIN] * 0.05
+        assert gains["a"] == pytest.approx(math.sqrt(2) * unit)
+        assert gains["b"] == pytest.approx(2 * unit)
+        assert gains["c"] == pytest.approx(unit)
+
+    def test_isolated_fp32_is_wider_as_its_norm_is(self) -> None:
+        plain, isolated = self.limits(self.run()), self.limits(self.run(), isolated=True)
+        narrow = self.limits(self.run(), isolated=True, dtype="bfloat16")
+        assert isolated[Statistic.ROW] == pytest.approx(5 / 3 * plain[Statistic.ROW])
+        assert narrow[Statistic.ROW] == plain[Statistic.ROW]
+
+    def test_noise_far_below_the_floor_says_nothing_of_rows(self) -> None:
+        few = replace(self.run(), error_norm=EPS)
+        assert self.limits(few) == {}
+
+    def test_limits_that_cannot_bind_are_left_out(self) -> None:
+        whole = replace(self.run(), max_error=0.5)
+        assert Statistic.ELEMENT not in self.limits(whole)
+
+    def test_a_jump_of_an_update_may_be_one_element(self) -> None:
+        found = self.limits(self.run(), name="a:param_after.weight", jump=0.1)
+        assert found[Statistic.ELEMENT] == pytest.approx(FACTORS[Statistic.ELEMENT] * 0.1)
+
+    def test_what_is_scaled_by_the_norm_may_be_off_as_it_is(self) -> None:
+        norm = yardstick(0.005, norm=5.0, volume=1)
+        clipped = replace(yardstick(0.5), noise=(self.run(),))
+        found = tolerances({key(":grad_norm"): norm, key("a:clipped_grad.w"): clipped})
+        limits = {x.statistic: x.allowed for x in found[key("a:clipped_grad.w")].limits}
+        scaled = FACTOR * 0.001 * 10.0
+        assert limits[Statistic.ROW] == pytest.approx(FACTORS[Statistic.ROW] * 0.1 + scaled)

@@ -122,7 +122,10 @@ class MegatronAdapter:
             if main is not None and main.grad is not None:
                 yield from self._parts(name, main.grad, tensor)
         elif kind is Kind.MAIN_GRAD:
-            if (gradient := self.main_grad(tensor)) is not None:
+            # What the optimizer made of it counts, where it has taken it over already.
+            taken = None if main is None else main.grad
+            gradient = self.main_grad(tensor) if taken is None else taken
+            if gradient is not None:
                 yield from self._parts(name, gradient, tensor)
         else:
             if self._late:

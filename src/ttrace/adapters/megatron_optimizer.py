@@ -127,7 +127,9 @@ def watch_clipping(before: BeforeClip) -> Iterator[None]:
     original: Callable[..., None] = megatron_optimizer.clip_grad_by_total_norm_fp32
 
     def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
-        before(torch.tensor(float(total_norm), dtype=torch.float32))
+        norm = torch.tensor(float(total_norm), dtype=torch.float32)
+        used = before(norm)
+        total_norm = total_norm if used is None or used is norm else float(used)
         original(parameters, max_norm, total_norm, *args, **kwargs)
 
     megatron_optimizer.clip_grad_by_total_norm_fp32 = clip

@@ -2,7 +2,8 @@
 
 A value that is still a partial sum over ranks, or to which every microbatch adds, gets each element
 whole on one pseudo-random owner and zero elsewhere: the sum is exact, and a reduction that is
-missing, doubled, averaged or taken from one rank shows.
+missing, doubled, averaged or taken from one rank shows. A reference in the same layout has such
+terms itself: then each rank gets its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ttrace.core.adapter import Adapter
 from ttrace.core.blocks import BlockReader, blocks, common_dtype
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
+from ttrace.core.logical import LogicalTensor
 from ttrace.core.plan import Plan
 from ttrace.core.spans import SpanReader
 
@@ -28,8 +30,11 @@ class Overwriter:
         self._plan = plan
         self._adapter = adapter
         self._noise = noise
-        self._axes = adapter.place().axes
-        self._reader = BlockReader(SpanReader(plan.reference))
+        place = adapter.place()
+        self._rank, self._axes = place.rank, place.axes
+        self._scales: dict[int, float] = {}
+        self._spans = SpanReader(plan.reference)
+        self._reader = BlockReader(self._spans)
 
     def value(
         self,
@@ -46,11 +51,35 @@ class Overwriter:
         sits where its value does, unless it knows its own layout (`inner`). `dims` is the order in
         which the tensor's dims were recorded.
         """
+        result = self._cut(id_, microbatch, like, place_id, inner, dims)
+        if result is None or self._noise is None:
+            return result
+        return self._noise.on(result, f"{id_}@{microbatch}")
+
+    def fill(
+        self, id_: TensorId, tensor: torch.Tensor, *, noisy: bool, layout: Layout | None = None
+    ) -> None:
+        """Overwrite, in place, what belongs to a parameter, or to the step as a whole."""
+        cut = self.value if noisy else self._cut
+        values = cut(id_, 0, tensor, id_, layout)
+        if values is not None:
+            with torch.no_grad():
+                self._adapter.localise(tensor)[0].copy_(self._adapter.localise(values)[0])
+
+    def _cut(
+        self,
+        id_: TensorId,
+        microbatch: int,
+        like: torch.Tensor,
+        place_id: TensorId,
+        inner: Layout | None = None,
+        dims: tuple[int, ...] = (),
+    ) -> torch.Tensor | None:
         tensor = self._plan.tensors.get(id_)
         places = self._plan.places
         place = places.get((id_, microbatch)) or places.get((place_id, microbatch))
         local, own = self._adapter.localise(like)
-        if tensor is None or place is None or not tensor.shape:
+        if tensor is None or place is None or _is_shared_scalar(id_, tensor):
             return None
         inner = own or inner
         layout = place.layout if inner is None else _then(place.outer, inner)
@@ -60,14 +89,48 @@ class Overwriter:
             return None
         cut = torch.empty_like(local)
         scaled = id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD
-        values = self._read(id_, layout, local.dtype)
+        term = self._own_term(tensor, layout, microbatch)
+        values = self._read(id_, layout, local.dtype) if term is None else term.to(local.dtype)
         if scaled:
-            values = (values.to(torch.float32) * self._plan.loss_scale).to(local.dtype)
+            scale = self._scale_of(microbatch, local, values, is_whole=not layout.partial)
+            values = (values.to(torch.float32) * scale).to(local.dtype)
             values = self._owned(values, f"{id_}", *place.share) if place.share[1] > 1 else values
-        values = self._partial(values, f"{id_}@{microbatch}", layout)
+        if term is None:
+            values = self._partial(values, f"{id_}@{microbatch}", layout)
         cut.copy_(_as_held(values, local.shape, dims))
-        result = self._adapter.rewrap(cut, like=like)
-        return result if self._noise is None else self._noise.on(result, f"{id_}@{microbatch}")
+        return self._adapter.rewrap(cut, like=like)
+
+    def _scale_of(
+        self, microbatch: int, found: torch.Tensor, expected: torch.Tensor, *, is_whole: bool
+    ) -> float:
+        """By what this rank scaled the loss of a microbatch, told by its first gradient.
+
+        The loss was computed from the reference's output, whatever is wrong in the model.
+        """
+        if microbatch not in self._scales and is_whole:
+            wide = expected.double().flatten()
+            size = float(wide @ wide)
+            gain = float(found.cpu().double().flatten() @ wide) / size if size else 0.0
+            if gain and math.isfinite(gain):
+                self._scales[microbatch] = self._plan.scales.of(gain)
+        return self._scales.get(microbatch, self._plan.scales.likely)
+
+    def _own_term(
+        self, tensor: LogicalTensor, layout: Layout, microbatch: int
+    ) -> torch.Tensor | None:
+        """This rank's own term of a partial sum, where the reference was made of the same terms.
+
+        Other terms with the same sum would be added to others in another order.
+        """
+        terms = [
+            record
+            for piece in (*tensor.pieces, *tensor.replicas)
+            if layout.partial and piece.layout == layout and not piece.recompute
+            if len(piece.records) == self._count(layout)
+            for record in piece.records
+            if (record.rank, record.microbatch) == (self._rank, microbatch)
+        ]
+        return self._spans.load(terms[0]) if terms else None
 
     def _read(self, id_: TensorId, layout: Layout, dtype: torch.dtype) -> torch.Tensor:
         tensor = self._plan.tensors[id_]
@@ -81,16 +144,24 @@ class Overwriter:
         return values.to(dtype)
 
     def _partial(self, values: torch.Tensor, key: str, layout: Layout) -> torch.Tensor:
-        index, count = 0, 1
+        index, count = 0, self._count(layout)
         for axis in layout.partial:
             mine, size = self._axes.get(axis, (0, 1))
-            index, count = index * size + mine, count * size
+            index = index * size + mine
         return self._owned(values, key, index, count) if count > 1 else values
+
+    def _count(self, layout: Layout) -> int:
+        return math.prod(self._axes.get(axis, (0, 1))[1] for axis in layout.partial)
 
     def _owned(self, values: torch.Tensor, key: str, index: int, count: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(key.encode()) >> 1)
         owner = torch.randint(count, tuple(values.shape), generator=generator)
         return torch.where(owner == index, values, torch.zeros((), dtype=values.dtype))
+
+
+def _is_shared_scalar(id_: TensorId, tensor: LogicalTensor) -> bool:
+    """One number to which all microbatches contribute: no rank can be given a part of it."""
+    return not tensor.shape and (id_.kind.is_activation or id_.kind is Kind.LOSS)
 
 
 def _as_held(values: torch.Tensor, shape: torch.Size, dims: tuple[int, ...]) -> torch.Tensor:

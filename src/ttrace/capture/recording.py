@@ -64,7 +64,11 @@ class RecordingTracer:
         self._adapter = adapter
         self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
         self._noise = None if noise_seed is None else Noise(noise_seed, adapter)
-        self._hooks = self._choose_hooks(taps=taps, plans=plans, rank=place.rank)
+        self._overwriter = None
+        if plans is not None:
+            plan = Plan.read(plan_file(plans, place.rank))
+            self._overwriter = Overwriter(plan, adapter, self._noise)
+        self._hooks = self._choose_hooks(taps=taps)
         self._weights = WeightHooks(adapter, self._recorder)
         self._buffers = Buffers(adapter)
         self._steps = steps
@@ -82,15 +86,11 @@ class RecordingTracer:
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]
         self._updated: set[int] = set()
         # Also in children of multiprocessing, where atexit does not run.
-        Finalize(None, self._close, exitpriority=0)
+        self._at_exit = Finalize(None, self._close, exitpriority=0)
 
-    def _choose_hooks(self, *, taps: bool, plans: Path | None, rank: int) -> ModuleHooks:
-        if plans is not None:
-            plan = Plan.read(plan_file(plans, rank))
-            overwriter = Overwriter(plan, self._adapter, self._noise)
-            return TappingHooks(self._adapter, self._recorder, overwriter)
-        if taps:
-            return TappingHooks(self._adapter, self._recorder, None)
+    def _choose_hooks(self, *, taps: bool) -> ModuleHooks:
+        if taps or self._overwriter is not None:
+            return TappingHooks(self._adapter, self._recorder, self._overwriter)
         return ModuleHooks(self._adapter, self._recorder, self._noise)
 
     @contextmanager
@@ -200,6 +200,7 @@ class RecordingTracer:
         def take() -> None:
             whole[0] = None if norm is None else self._adapter.reduced(norm)
             self._take_norm(whole[0])
+            whole[0] = self._isolated_norm(whole[0])
 
         self._guarded("the gradient norm", take)
         return whole[0]
@@ -216,6 +217,13 @@ class RecordingTracer:
             # Parameters of several meshes are clipped in groups, by one common norm.
             note = f"step {self._done}: gradients were clipped by several norms; the first is kept"
             self._notes += [] if note in self._notes else [note]
+
+    def _isolated_norm(self, norm: torch.Tensor | None) -> torch.Tensor | None:
+        if norm is None or self._overwriter is None:
+            return norm
+        id_ = TensorId(step=self._done, module="", kind=Kind.GRAD_NORM)
+        reference = self._overwriter.value(id_, 0, norm, id_, None)
+        return norm if reference is None else reference
 
     def _is_first_norm(self, norm: torch.Tensor | None) -> bool:
         if norm is None or self._norm is None:
@@ -250,6 +258,9 @@ class RecordingTracer:
         for part in self._adapter.held(kind, parameter):
             id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=part.slot)
             self._recorder.value(id_, part.tensor, layout=part.layout)
+            if self._overwriter is not None:
+                noisy = kind in (Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
+                self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=part.layout)
 
     def _guarded(self, what: str, work: Callable[[], object]) -> None:
         try:
@@ -289,6 +300,7 @@ class RecordingTracer:
         if self._closed:
             return
         self._closed = True
+        self._at_exit.cancel()  # it would keep the model, and its process groups, alive
         self._hooks.remove()
         self._weights.remove()
         for handle in self._handles:

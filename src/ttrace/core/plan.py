@@ -17,6 +17,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
+from ttrace.core.scale import Scales
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +38,17 @@ Key = tuple[TensorId, int]  # id, microbatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one rank needs: its places, the reference's tensors, and the scale of its loss."""
+    """What one rank needs: its places, the reference's tensors, and scales its loss may have."""
 
     reference: Path
-    loss_scale: float
+    scales: Scales
     places: Mapping[Key, Place]
     tensors: Mapping[TensorId, LogicalTensor]
 
     def write(self, file: Path) -> None:
         data = {
             "reference": str(self.reference),
-            "loss_scale": self.loss_scale,
+            "scales": {"allowed": list(self.scales.allowed), "likely": self.scales.likely},
             "places": [
                 [str(id_), microbatch, p.layout.to_json(), p.outer.to_json(), list(p.share)]
                 for (id_, microbatch), p in self.places.items()
@@ -61,7 +62,9 @@ class Plan:
         data = json.loads(file.read_text())
         return cls(
             reference=Path(data["reference"]),
-            loss_scale=data["loss_scale"],
+            scales=Scales(
+                allowed=tuple(data["scales"]["allowed"]), likely=data["scales"]["likely"]
+            ),
             places={
                 (TensorId.parse(id_), microbatch): Place(
                     layout=Layout.from_json(layout),

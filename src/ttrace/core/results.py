@@ -7,9 +7,10 @@ from enum import StrEnum
 from typing import Any
 
 from ttrace.core.ids import TensorId
+from ttrace.core.readings import Reading, Statistic
 from ttrace.core.statistics import Statistics
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Verdict(StrEnum):
@@ -31,11 +32,49 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How large one reading may be: of a statistic, and of the dims it fixes."""
+
+    statistic: Statistic
+    dims: tuple[int, ...]
+    allowed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How far the candidate may be from the reference: a norm, and where it comes from."""
+    """How far the candidate may be from the reference, where that comes from, and finer limits."""
 
     error_norm: float
     source: str
+    limits: tuple[Limit, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        limits = [
+            {"statistic": x.statistic.value, "dims": list(x.dims), "allowed": x.allowed}
+            for x in self.limits
+        ]
+        return {"error_norm": self.error_norm, "source": self.source, "limits": limits}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """One reading against what is allowed."""
+
+    reading: Reading
+    allowed: float
+    ratio: float  # above 1 fails
+    eps: float | None = None  # in machine epsilons of what the reference has in such a part
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "statistic": self.reading.statistic.value,
+            "dims": list(self.reading.dims),
+            "index": list(self.reading.index),
+            "value": self.reading.value,
+            "allowed": self.allowed,
+            "ratio": self.ratio,
+            "eps": self.eps,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +88,16 @@ class TensorResult:
     dtype: str = ""
     statistics: Statistics | None = None
     tolerance: Tolerance | None = None
-    ratio: float | None = None  # error over tolerance; above 1 fails
+    judgements: tuple[Judgement, ...] = ()  # one for every statistic that was judged
+    ratio: float | None = None  # error over tolerance, the largest of all; above 1 fails
     error_eps: float | None = None  # relative error in machine epsilons of the dtype
     ranks: tuple[int, ...] = ()  # where the evidence lies, when it is not everywhere
     note: str = ""
+
+    @property
+    def worst(self) -> Judgement | None:
+        """The statistic that decides."""
+        return max(self.judgements, key=lambda judgement: judgement.ratio, default=None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,9 +110,9 @@ class TensorResult:
             "shape": list(self.shape),
             "dtype": self.dtype,
             "statistics": None if self.statistics is None else self.statistics.to_json(),
-            "tolerance": None
-            if self.tolerance is None
-            else {"error_norm": self.tolerance.error_norm, "source": self.tolerance.source},
+            "tolerance": None if self.tolerance is None else self.tolerance.to_json(),
+            "statistic": None if self.worst is None else self.worst.reading.statistic.value,
+            "judgements": [judgement.to_json() for judgement in self.judgements],
             "ratio": self.ratio,
             "error_eps": self.error_eps,
             "ranks": list(self.ranks),

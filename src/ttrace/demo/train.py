@@ -62,6 +62,7 @@ class TrainConfig:
     microbatches: int = 2
     dtype: str = "float32"
     layers: int = 3
+    dim: int = 64
     tied: bool = False
     sequence_parallel: bool = True
     data_parallel: DataParallel = "fsdp"
@@ -122,7 +123,9 @@ def build(
     config: TrainConfig, mesh: DeviceMesh | None = None
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The parallel model and its optimizer, with the bug planted if one is named."""
-    sizes = ModelConfig(n_layers=config.layers, tied=config.tied)
+    sizes = ModelConfig(
+        n_layers=config.layers, tied=config.tied, dim=config.dim, hidden_dim=2 * config.dim
+    )
     whole = build_model(sizes, seed=config.seed, dtype=DTYPES[config.dtype]).to(config.device)
     model: nn.Module = whole
     optimized = list(whole.parameters())
@@ -263,7 +266,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     default = TrainConfig()
     parser = argparse.ArgumentParser(prog="python -m ttrace.demo.train", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    for name in ("dp", "tp", "microbatches", "layers", "steps", "seed"):
+    for name in ("dp", "tp", "microbatches", "layers", "dim", "steps", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(default, name), metavar="N")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default=default.dtype)
     parser.add_argument("--device", choices=["cpu", "cuda"], default=default.device)

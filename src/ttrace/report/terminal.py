@@ -146,6 +146,7 @@ def _table(results: tuple[TensorResult, ...]) -> Table:
     table.add_column("tensor", overflow="fold")
     table.add_column("verdict")
     table.add_column("error/tolerance", justify="right")
+    table.add_column("of")
     table.add_column("relative", justify="right")
     table.add_column("eps", justify="right")
     table.add_column("note", overflow="fold")
@@ -156,6 +157,7 @@ def _table(results: tuple[TensorResult, ...]) -> Table:
             _cell(str(result.id)),
             _cell(result.verdict.value, style=colour),
             _number(result.ratio),
+            _cell("" if result.worst is None else result.worst.reading.statistic.value),
             _number(relative),
             _number(result.error_eps),
             _cell(result.note),

@@ -39,7 +39,7 @@ def embedding_mask(stack: ExitStack) -> None:
     replace(stack, VocabParallelEmbedding, "forward", forward)
 
 
-@bug("Megatron-LM fc2c81d3a6", 1, "decoder.layers", "forward", in_paper=True, recompute="full")
+@bug("Megatron-LM fc2c81d3a6", 1, "decoder", "forward", in_paper=True, recompute="full")
 def recompute_input(stack: ExitStack) -> None:
     """Every layer of a recomputed chunk gets the chunk's input."""
 
@@ -301,7 +301,7 @@ def fp8_recompute(stack: ExitStack) -> None:
 @bug(
     "Megatron-LM#1464, TransformerEngine#1557",
     2,
-    "decoder.layers.3.self_attention.core_attention",
+    tuple(f"decoder.layers.{number}.self_attention.core_attention" for number in (3, 2, 1, 0)),
     "backward",
     in_paper=True,
     cp=2,

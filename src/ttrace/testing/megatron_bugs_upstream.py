@@ -350,6 +350,6 @@ def labels_shifted_late(stack: ExitStack) -> None:
     wrap(stack, gpt, "get_batch_on_this_cp_rank", cut)
 
 
-@bug("Megatron-Core 0.16 on gloo", 2, "decoder.layers", "forward", pp=2, vpp=2, batch_p2p=True)
+@bug("Megatron-Core 0.16 on gloo", 2, "decoder", "forward", pp=2, vpp=2, batch_p2p=True)
 def batched_p2p(stack: ExitStack) -> None:
     """No patch: with two ranks, gloo gives the messages of a batch to the wrong receives."""

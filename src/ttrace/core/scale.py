@@ -1,0 +1,49 @@
+"""By what may the gradients of a correct run be larger than the reference's, before reduction?
+
+A rank divides its loss by what it knows: its own tokens, its microbatches. The data-parallel
+average comes later, so a correct activation gradient is dp times the reference's shard. Only scales
+that splitting the batch explains are allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Gains of bf16 gradients have a noise of 1e-4 to 1e-3 (measured); group sizes differ by a factor of
+# at least 1.1.
+MARGIN = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """The scales that a correct run may have, and the one that a run is likely to have."""
+
+    allowed: tuple[float, ...] = (1.0,)
+    likely: float = 1.0
+
+    def nearest(self, gain: float) -> float:
+        """The allowed scale that a measured gain is nearest to, by ratio."""
+        return min(self.allowed, key=lambda scale: abs(math.log(scale / abs(gain))))
+
+    def of(self, gain: float) -> float:
+        """The allowed scale that a gain is; the likely one where it is none."""
+        nearest = self.nearest(gain)
+        return nearest if abs(gain / nearest - 1) <= MARGIN else self.likely
+
+
+def explained_scales(
+    reference_splits: Sequence[int], candidate_splits: Sequence[int]
+) -> tuple[float, ...]:
+    """Into how many parts each run splits the batch, over microbatches, ranks and both."""
+    return tuple(
+        sorted(
+            {
+                factor
+                for ours in (1, *reference_splits)
+                for theirs in (1, *candidate_splits)
+                for factor in (theirs / ours, 1 / theirs / ours)
+            }
+        )
+    )

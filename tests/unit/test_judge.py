@@ -1,0 +1,203 @@
+"""The verdict on a pair: which statistic decides, where, and what the special cases come to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ttrace.compare import Measured, judge
+from ttrace.core.ids import TensorId
+from ttrace.core.layout import Layout
+from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.readings import Statistic
+from ttrace.core.record import Record
+from ttrace.core.results import TensorResult, Verdict
+from ttrace.core.statistics import Accumulator, Statistics
+from ttrace.tolerance import Yardstick, tolerances
+
+ID = TensorId.parse("step0/a:output.0")
+SHAPE = (4, 64, 128)
+
+
+def logical(tensor: torch.Tensor) -> LogicalTensor:
+    shape = tuple(tensor.shape)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    layout = Layout.full(shape)
+    record = Record(id=ID, rank=0, sequence=1, dtype=dtype, shape=shape, layout=layout)
+    return LogicalTensor(shape=shape, pieces=(Piece(layout=layout, records=(record,)),))
+
+
+def measure(reference: torch.Tensor, candidate: torch.Tensor) -> Statistics:
+    whole = Accumulator(shape=reference.shape)
+    whole.update(reference, candidate)
+    return whole.result()
+
+
+def verdict(
+    reference: torch.Tensor, candidate: torch.Tensor, perturbed: torch.Tensor
+) -> TensorResult:
+    yardstick = Yardstick(
+        dtype=str(reference.dtype).removeprefix("torch."),
+        volume=reference.numel(),
+        sequence=1,
+        noise=(measure(reference, perturbed),),
+    )
+    found = Measured(statistics=measure(reference, candidate))
+    pair = logical(reference), logical(candidate)
+    return judge(ID, pair, found, tolerances({ID: yardstick}).get(ID), 0)
+
+
+def noisy(seed: int, relative: float = 0.01, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    factor = 1 + relative * torch.randn(shape, generator=generator)
+    return values(shape) * factor
+
+
+def values(shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_rounding_passes_and_every_statistic_was_judged() -> None:
+    result = verdict(values(), noisy(1), noisy(2))
+    assert result.verdict is Verdict.PASS
+    assert {j.reading.statistic for j in result.judgements} == set(Statistic) - {Statistic.CHOICES}
+    assert result.ratio == max(j.ratio for j in result.judgements) < 1
+
+
+def spoil_row(candidate: torch.Tensor) -> None:
+    candidate[2, 17] *= 1.2
+
+
+def spoil_channel(candidate: torch.Tensor) -> None:
+    candidate[..., 40] *= 1.1
+
+
+def spoil_element(candidate: torch.Tensor) -> None:
+    candidate[1, 3, 9] += 0.8
+
+
+def spoil_gain(candidate: torch.Tensor) -> None:
+    candidate *= 1.002
+
+
+def spoil_shift(candidate: torch.Tensor) -> None:
+    candidate += 0.002
+
+
+@pytest.mark.parametrize(
+    ("spoil", "statistic", "note"),
+    [
+        (spoil_row, Statistic.ROW, "row (2, 17) of dims 0, 1"),
+        (spoil_channel, Statistic.SLICE, "slice 40 of dim 2"),
+        (spoil_element, Statistic.ELEMENT, "element (1, 3, 9)"),
+        (spoil_gain, Statistic.GAIN, "a factor of 1.0019"),
+        (spoil_shift, Statistic.SHIFT, "shifted by 0.0019"),
+    ],
+)
+def test_an_error_that_the_norm_hides_is_found_and_placed(
+    spoil: object, statistic: Statistic, note: str
+) -> None:
+    candidate = noisy(1)
+    assert verdict(values(), candidate, noisy(2)).verdict is Verdict.PASS
+    spoil(candidate)  # type: ignore[operator]
+    result = verdict(values(), candidate, noisy(2))
+    assert result.verdict is Verdict.MISMATCH
+    assert result.worst is not None
+    assert result.worst.reading.statistic is statistic
+    assert result.note.startswith(note)
+    norm = next(j for j in result.judgements if j.reading.statistic is Statistic.NORM)
+    assert norm.ratio < 1
+
+
+def test_an_error_is_told_in_eps_of_the_part_it_is_in() -> None:
+    candidate = values()
+    candidate[2, 17] += 0.5 * candidate[2, 17]
+    result = verdict(values(), candidate, noisy(2))
+    by_statistic = {j.reading.statistic: j.eps for j in result.judgements}
+    eps = torch.finfo(torch.float32).eps
+    expected = 0.5 * math.sqrt(256)  # half of one row in 256
+    assert by_statistic[Statistic.ROW] == pytest.approx(0.5 / eps, rel=0.2)
+    assert by_statistic[Statistic.NORM] == pytest.approx(expected / 256 / eps, rel=0.2)
+
+
+class TestSpecialCases:
+    """One test for every row of the table in docs/reference/statistics.md."""
+
+    def test_both_zero_are_equal(self) -> None:
+        zeros = torch.zeros(SHAPE)
+        assert verdict(zeros, zeros.clone(), zeros.clone()).note == "equal"
+
+    def test_zero_reference_has_no_gain_and_no_relative_error(self) -> None:
+        found = measure(torch.zeros(SHAPE), torch.ones(SHAPE))
+        assert (found.relative_error, found.along_reference) == (math.inf, 0.0)
+        assert verdict(torch.zeros(SHAPE), torch.ones(SHAPE), torch.zeros(SHAPE)).verdict is (
+            Verdict.MISMATCH
+        )
+
+    def test_zero_candidate_has_a_gain_of_zero(self) -> None:
+        found = measure(torch.ones(SHAPE), torch.zeros(SHAPE))
+        assert (found.gain, found.relative_error) == (0.0, pytest.approx(1.0))
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_nonfinite_candidate_is_a_verdict_of_its_own(self, bad: float) -> None:
+        candidate = noisy(1)
+        candidate[0, 0, 0] = bad
+        result = verdict(values(), candidate, noisy(2))
+        assert (result.verdict, result.statistics.nonfinite_candidate) == (Verdict.NONFINITE, 1)  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_nonfinite_reference_cannot_be_decided(self, bad: float) -> None:
+        reference = values()
+        reference[0, 0, 0] = bad
+        assert verdict(reference, noisy(1), noisy(2)).verdict is Verdict.UNDECIDED
+
+    def test_empty_is_equal(self) -> None:
+        empty = torch.zeros(0, 3)
+        result = verdict(empty, empty.clone(), empty.clone())
+        assert (result.verdict, result.note) == (Verdict.PASS, "equal")
+
+    def test_scalar_has_the_norm_alone(self) -> None:
+        one = torch.tensor(2.0)
+        result = verdict(one, one * (1 + 3e-7), one * (1 + 1e-7))
+        assert [j.reading.statistic for j in result.judgements] == [Statistic.NORM]
+        assert result.verdict is Verdict.PASS
+
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+    def test_whole_numbers_must_be_equal(self, dtype: torch.dtype) -> None:
+        reference = torch.ones(8, 4).to(dtype)
+        candidate = reference.clone()
+        candidate[3, 1] = 0
+        assert verdict(reference, reference.clone(), reference.clone()).note == "equal"
+        assert verdict(reference, candidate, reference.clone()).verdict is Verdict.MISMATCH
+
+    def test_choices_may_differ_as_often_as_under_noise(self) -> None:
+        reference = torch.zeros(100, dtype=torch.int64)
+        perturbed, few, many = reference.clone(), reference.clone(), reference.clone()
+        perturbed[:2], few[10:19], many[10:20] = 1, 5, 5
+        assert verdict(reference, few, perturbed).verdict is Verdict.PASS
+        result = verdict(reference, many, perturbed)
+        assert (result.verdict, result.note) == (Verdict.MISMATCH, "10 of 100 choices differ")
+
+    def test_mixed_dtypes_compare_values_and_have_no_ulp(self) -> None:
+        found = measure(values(), values().bfloat16())
+        assert (found.same_bits, found.max_ulp) == (False, None)
+        assert found.relative_error < 0.01
+        rounded = values().bfloat16()
+        assert measure(rounded, rounded.float()).equal
+
+    def test_negative_zero_is_equal_but_not_bitwise(self) -> None:
+        found = measure(torch.zeros(4, 4), -torch.zeros(4, 4))
+        assert (found.equal, found.same_bits, found.max_ulp) == (True, False, 0)
+
+    def test_nothing_perturbed_it(self) -> None:
+        """Only the floor is left: one eps of its norm, and no finer limit."""
+        result = verdict(values(), values() * (1 + 1e-7), values())
+        assert [j.reading.statistic for j in result.judgements] == [Statistic.NORM]
+        assert result.tolerance is not None
+        assert result.tolerance.source == "3 x eps of its dtype"
+
+    def test_complex_numbers_have_no_places(self) -> None:
+        found = measure(torch.ones(4, 4, dtype=torch.complex64), torch.zeros(4, 4))
+        assert (found.slices, found.worst_element, found.count) == ((), (), 32)
