@@ -82,9 +82,9 @@ def isolate(
     tapped = trace(pool, folder / "tapped", variables={ENV_TAPS: "1"}, **reference)
     plans = folder / "plans"
     write_plans(tapped, tapped, plans / "reference")
-    write_plans(tapped, candidate, plans / "candidate")
+    scales = write_plans(tapped, candidate, plans / "candidate")
     noise = {ENV_PLANS: str(plans / "reference"), ENV_NOISE: "1"}
     noisy = trace(pool, folder / "noisy", variables=noise, **reference)
     again = {ENV_PLANS: str(plans / "candidate")}
     isolated = trace(pool, folder / "isolated", ranks, bug, again, **layout)
-    return check(tapped, isolated, [noisy], isolated=True)
+    return check(tapped, isolated, [noisy], isolated=scales)
