@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+MEGATRON := .venv/.megatron
 
-.PHONY: demo test test-slow lint format bench bench-bugs bench-power clean
+.PHONY: demo test test-slow lint format bench bench-bugs bench-megatron bench-power clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -13,6 +14,11 @@ $(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/core/kernel.
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+# Its own dependencies would choose another torch, and are for GPUs.
+$(MEGATRON): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps megatron-core==0.16.1
+	touch $@
+
 demo: $(STAMP)
 	@echo "== a correct run must be silent =="
 	$(BIN)/ttrace demo
@@ -20,10 +26,10 @@ demo: $(STAMP)
 	$(BIN)/ttrace demo --bug column-input-grad; test $$? -eq 1
 
 # The slow ones repeat what the others cover, or run whole pages of the documentation.
-test: $(STAMP)
+test: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m pytest -m "not slow"
 
-test-slow: $(STAMP)
+test-slow: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)
@@ -49,6 +55,10 @@ bench-power: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m benchmarks.power
 	$(BIN)/python -m benchmarks.power_depth
 	$(BIN)/python -m benchmarks.power_plots
+
+# Every layout in both precisions, every bug and its twin: about an hour on 2 cores.
+bench-megatron: $(STAMP) $(MEGATRON)
+	PYTHONPATH=tests:examples/megatron_gpt $(BIN)/python -m benchmarks.megatron all
 
 clean:
 	rm -rf .venv ttrace-out

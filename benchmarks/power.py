@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/power.json"))
     options = parser.parse_args()
-    from worker_pool import WorkerPool  # type: ignore[import-not-found]  # tests/, which make bench-power puts on the path
+    from worker_pool import WorkerPool  # tests/, which make bench-power puts on the path
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

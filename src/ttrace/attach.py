@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from torch.optim import Optimizer
 
 from ttrace.capture.tracer import OffTracer, Tracer
 from ttrace.errors import UsageError
@@ -22,10 +19,11 @@ ENV_TAPS = "TTRACE_TAPS"  # 1: record every use of a tensor by itself, as isolat
 ENV_PLANS = "TTRACE_PLANS"  # folder of plans: overwrite every value with the reference's
 
 
-def attach(model: Any, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Tracer:
+def attach(model: Any, optimizer: Any = None) -> Tracer:
     """Watch a model and its optimizer. Call it after the model was parallelised and wrapped.
 
-    `model` is a module, or the PipelineStage (or a list of those) that this rank holds.
+    `model` is a module, or the PipelineStages or Megatron model chunks that this rank holds. The
+    optimizer is torch's, several of them, or the framework's own.
     """
     folder = os.environ.get(ENV_OUT)
     if not folder:
@@ -35,7 +33,7 @@ def attach(model: Any, optimizer: Optimizer | Sequence[Optimizer] | None = None)
     from ttrace.capture.recording import RecordingTracer
 
     optimizers = [] if optimizer is None else optimizer
-    if isinstance(optimizers, Optimizer):
+    if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]
     return RecordingTracer(
         adapter=find_adapter(model),

@@ -35,9 +35,10 @@ _EMBEDDING = re.compile(r"Embedding(Bag)?$")
 _GAINS = frozenset({"weight", "scale", "gamma"})
 
 
-def generate(model: nn.Module, *, seed: int = 0) -> None:
+def generate(model: nn.Module | Sequence[nn.Module], *, seed: int = 0) -> None:
     """Overwrite every parameter. Call it before the optimizer copies any of them."""
-    if not isinstance(model, nn.Module):
+    chunks = model if isinstance(model, (list, tuple)) else [model]
+    if not chunks or not all(isinstance(chunk, nn.Module) for chunk in chunks):
         raise UsageError(
             f"ttrace.generate needs the model, a torch.nn.Module; found {type(model).__name__}"
         )
@@ -52,7 +53,7 @@ def generate(model: nn.Module, *, seed: int = 0) -> None:
         raise UsageError("ttrace.generate changed nothing:\n  " + "\n  ".join(faults))
     holders = _holders(adapter)
     for shard in shards:
-        kinds = holders.get(shard.holder, [(nn.Module, shard.name)])
+        kinds = shard.users or holders.get(shard.holder, [(nn.Module, shard.name)])
         # A tied weight serves several modules; the narrowest scale suits all of them.
         spread = min((spread_of(*kind, shard.layout.shape) for kind in kinds), key=lambda s: s.std)
         fill(
@@ -127,6 +128,7 @@ class _Shard:
 
     name: str
     holder: int
+    users: list[tuple[type, str]]
     local: torch.Tensor
     layout: Layout
     fault: str = ""
@@ -135,6 +137,8 @@ class _Shard:
 def _shard(parameter: Parameter, adapter: Adapter) -> _Shard:
     tensor = parameter.tensor
     local, known = adapter.localise(tensor)
+    held = next(adapter.held(Kind.PARAM, parameter), None)
+    known = known or (held.layout if held is not None else None)
     fault = ""
     if local.device.type == "meta":
         fault = "is on the meta device; call model.to_empty(device=...) first"
@@ -150,6 +154,7 @@ def _shard(parameter: Parameter, adapter: Adapter) -> _Shard:
     return _Shard(
         name=f"{parameter.module}:{Kind.PARAM.value}.{parameter.name}",
         holder=id(tensor),
+        users=[(kind, parameter.name) for kind in parameter.users],
         local=local,
         layout=known or Layout.full(tensor.shape),
         fault=fault,

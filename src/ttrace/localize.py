@@ -138,7 +138,7 @@ def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     elif kind is Kind.OUTPUT:
         where, reason = display_module(module), "its output is the first wrong tensor"
     else:
-        where = display_module(parent_of(module))
+        where = display_module(caller_of(module, {r.id.module for r in results}))
         reason = f"the input it makes for {module} is the first wrong tensor"
     return (
         Culprit(
@@ -164,7 +164,8 @@ def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Cu
         elif id_.module == "":
             where, reason = "loss", "the gradient of the model's output is the first wrong"
         else:
-            where, reason = display_module(parent_of(id_.module)), produced
+            caller = caller_of(id_.module, {r.id.module for r in results})
+            where, reason = display_module(caller), produced
     return (
         Culprit(where=where, part="backward", reason=f"{reason}: {why(first)}", evidence=(id_,)),
     )
@@ -403,3 +404,9 @@ def _outermost(modules: Sequence[str]) -> list[str]:
 
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
+
+
+def caller_of(module: str, known: Set[str]) -> str:
+    """The nearest parent with tensors of its own: a list of modules has no code."""
+    parent = parent_of(module)
+    return parent if not parent or parent in known else caller_of(parent, known)

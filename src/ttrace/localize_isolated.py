@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.results import Culprit, TensorResult, Verdict
-from ttrace.localize import before_forward, parent_of, stages_after_backward, why
+from ttrace.localize import before_forward, caller_of, parent_of, stages_after_backward, why
 
 _IN_MODULE = {
     Kind.OUTPUT: "forward",
@@ -59,12 +59,15 @@ def localize_isolated(
 
 
 def _of_step(results: Sequence[TensorResult], unfired: Set[str]) -> tuple[Culprit, ...]:
+    known = {result.id.module for result in results}
     cut, unreached = _cut_graph(results, unfired)
     segments: dict[tuple[str, str], list[TensorResult]] = {}
     for result in results:
         failed = result.verdict.is_failure and result.id not in unreached
-        if failed and (place := _segment(result)) is not None:
+        if failed and (place := _segment(result, known)) is not None:
             segments.setdefault(place, []).append(result)
+    if any(part == "forward" for _, part in segments):
+        cut = ()  # nobody used an output: what the wrong forward does
     culprits = tuple(
         Culprit(
             where=where,
@@ -143,7 +146,7 @@ def _merged(found: Sequence[tuple[int, Culprit]]) -> tuple[Culprit, ...]:
     )
 
 
-def _segment(result: TensorResult) -> tuple[str, str] | None:
+def _segment(result: TensorResult, known: Set[str]) -> tuple[str, str] | None:
     kind, module = result.id.kind, result.id.module
     if kind is Kind.LOSS:
         return "loss", "forward"
@@ -156,7 +159,7 @@ def _segment(result: TensorResult) -> tuple[str, str] | None:
     if kind in _IN_PARENT:
         if module == "":
             return ("loss" if kind is Kind.GRAD_OUTPUT else "model input"), _IN_PARENT[kind]
-        return display_module(parent_of(module)), _IN_PARENT[kind]
+        return display_module(caller_of(module, known)), _IN_PARENT[kind]
     return None
 
 

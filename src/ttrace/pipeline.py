@@ -17,7 +17,7 @@ from ttrace.compare import (
     judge,
 )
 from ttrace.core.blocks import BlockReader
-from ttrace.core.ids import Kind, TensorId
+from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.reader import Trace
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
@@ -182,7 +182,8 @@ def _jump(
     noises: Mapping[TensorId, Sequence[Statistics]],
     reader: BlockReader,
 ) -> float:
-    before, gradient = replace(id_, kind=Kind.PARAM), replace(id_, kind=Kind.MAIN_GRAD)
+    before = replace(id_, kind=Kind.PARAM)
+    gradient = replace(id_, kind=Kind.MAIN_GRAD, slot=id_.slot.removesuffix(MASTER))
     if id_.kind is not Kind.PARAM_AFTER or not noises.get(gradient) or before not in tensors:
         return 0.0
     return largest_jump(

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+from torch import nn
 
 from ttrace.adapters.native import NativeAdapter
 from ttrace.core.adapter import Adapter
@@ -13,4 +16,17 @@ from ttrace.core.adapter import Adapter
 
 def find_adapter(model: Any) -> Adapter:
     """The adapter for this model; native PyTorch serves every plain module."""
+    chunks = model if isinstance(model, (list, tuple)) else [model]
+    if any(isinstance(chunk, nn.Module) and _is_megatron(chunk) for chunk in chunks):
+        from ttrace.adapters.megatron import MegatronAdapter  # only its users have the package
+
+        return MegatronAdapter(chunks)
     return NativeAdapter(model)
+
+
+def _is_megatron(chunk: nn.Module) -> bool:
+    """Whether the model, inside its wrappers, is one of Megatron's."""
+    module = sys.modules.get("megatron.core.transformer.module")
+    return module is not None and any(
+        isinstance(part, module.MegatronModule) for part in chunk.modules()
+    )

@@ -9,7 +9,7 @@ alignment by its shape against the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,10 +21,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 from ttrace.adapters.pipeline import Pipeline
-from ttrace.core.adapter import Parameter, Place
+from ttrace.core.adapter import BeforeClip, Held, Parameter, Place, Spot
+from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
+from ttrace.core.leaves import leaves
 
 # Attribute names under which wrappers keep the wrapped module; no user's module is called so.
 _WRAPPER_ATTRIBUTES = frozenset(
@@ -41,6 +44,7 @@ class NativeAdapter:
 
     def __init__(self, model: Any) -> None:
         self._pipeline = Pipeline(model)
+        self._optimizers: tuple[Optimizer, ...] = ()
 
     def place(self) -> Place:
         distributed = dist.is_available() and dist.is_initialized()
@@ -99,9 +103,35 @@ class NativeAdapter:
             tensor = tensor.wait()
         return tensor.detach(), layout if layout and layout.local_shape == tensor.shape else None
 
-    def gradient_layout(self, tensor: torch.Tensor) -> Layout | None:
-        tag = getattr(tensor, _TAG, None)
-        return None if tag is None else tag[1]
+    def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
+        tensor = parameter.tensor
+        if kind is Kind.OPTIMIZER:
+            for optimizer in self._optimizers:
+                # Not by index: asking a defaultdict would make a state.
+                for slot, state in leaves(optimizer.state.get(tensor, {}), parameter.name):
+                    yield Held(slot=slot, tensor=state)
+            return
+        is_gradient = kind in (Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
+        value = self.main_grad(tensor) if is_gradient else tensor
+        if value is not None:
+            yield Held(slot=parameter.name, tensor=value)
+
+    def local_gradient_layout(self, module: str, name: str) -> Layout | None:
+        return None
+
+    def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
+        self._optimizers = tuple(given)
+        return self._optimizers
+
+    def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot:
+        tag = getattr(tensor, _TAG, None) if kind.is_gradient_of_activation else None
+        return Spot(slot=slot, layout=None if tag is None else tag[1])
+
+    def loss_layout(self) -> Layout | None:
+        return None
 
     def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, DTensor) or not any(p.is_partial() for p in tensor.placements):

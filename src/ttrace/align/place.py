@@ -123,9 +123,33 @@ class Placer:
             return shape
         # A constant (a mask, zeros) is the same for all samples too, but has a row for each.
         held = self._batch.held(shard)
+        if record.batch_dim is not None:
+            return self._more_samples(record, shape)
         if self._same_for_all_samples(record) and shape[self._batch.dim] != held:
             return shape
         return grown(self._batch, shard, shape)
+
+    def _more_samples(self, record: Record, shape: Shape) -> Shape:
+        """The record's layout says all but the samples."""
+        shard, dim = _shard(record), record.batch_dim
+        held = self._batch.held(shard)
+        if dim is None or dim < 0 or not held or shape[dim] % held:
+            return shape
+        size = shape[dim] // held * self._batch.sizes[shard[0]]
+        return (*shape[:dim], size, *shape[dim + 1 :])
+
+    def _cuts(self, record: Record, shape: Shape) -> list[Cut]:
+        shard, dim = _shard(record), record.batch_dim
+        if dim is None:
+            return cuts(self._batch, shard, shape)
+        if dim < 0 or shape[dim] % self._batch.sizes[shard[0]]:
+            return []
+        unit = shape[dim] // self._batch.sizes[shard[0]]
+        runs = [
+            Run((run.start or 0) * unit, run.length * unit)
+            for run in self._batch.parts[shard].samples
+        ]
+        return [Cut(Layout.full(shape).take(dim, runs))]
 
     def _stack(self, record: Record, shape: Shape) -> _Placed:
         peers = self._peers(record)
@@ -170,7 +194,7 @@ class Placer:
                 f"dims {shape}"
             )
         whole = Cut(Layout.full(shape))
-        parts = cuts(self._batch, shard, shape) if split else []
+        parts = self._cuts(record, shape) if split else []
         for cut in [whole, *parts] if shared else [*parts, whole]:
             outer = cut.layout
             inner = known if known is not None else self._infer(record, records, outer.local_shape)
@@ -367,10 +391,13 @@ def _forward(id_: TensorId) -> TensorId:
 
 
 def _shard(record: Record) -> Shard:
-    return record.id.step, record.rank, record.microbatch
+    rank = record.rank if record.origin is None else record.origin
+    return record.id.step, rank, record.microbatch
 
 
 def _without(
     axes: dict[str, tuple[int, int]], left_out: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    return {axis: place for axis, place in axes.items() if axis not in left_out}
+    """An axis within another, such as `pp.embedding`, is left out with it."""
+    out = {name for axis in left_out for name in (axis, axis.partition(".")[0])}
+    return {axis: place for axis, place in axes.items() if axis not in out}

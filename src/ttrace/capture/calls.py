@@ -1,10 +1,10 @@
 """Which call of which microbatch is this? Also during recomputation.
 
-A call of the root module starts a microbatch. Inside it the calls of every module are counted. A
-recomputed forward (activation checkpointing runs it inside backward) is matched with the call that
-it repeats: the outermost module of a recomputed region by the storage of its input, which the
-checkpoint kept alive, or by the microbatch whose gradients arrive; everything below by its place
-inside that call.
+A call of a root module starts a microbatch, each root counting its own. Inside it the calls of
+every module are counted. A recomputed forward (activation checkpointing runs it inside backward) is
+matched with the call that it repeats: the outermost module of a recomputed region by the storage of
+its input, which the checkpoint kept alive, or by the microbatch whose gradients arrive; everything
+below by its place inside that call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 # Where an input begins. The weak reference keeps its address from being used for another storage.
@@ -27,6 +28,7 @@ class Call:
     path: str
     microbatch: int
     number: int
+    module: nn.Module
     recompute: bool = False
     children: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     recomputed: bool = False
@@ -38,7 +40,7 @@ class Calls:
     def __init__(self) -> None:
         self.microbatch = 0
         self.backward_microbatch: int | None = None  # of the gradient that arrived last
-        self._root_calls = 0
+        self._root_calls: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
         self._made: dict[tuple[str, int, int], Call] = {}
         self._by_input: dict[tuple[str, _Place], list[Call]] = defaultdict(list)
@@ -46,15 +48,19 @@ class Calls:
         self._stacks = threading.local()
 
     def enter(
-        self, path: str, first_input: torch.Tensor | None, microbatch: int | None = None
+        self,
+        path: str,
+        module: nn.Module,
+        first_input: torch.Tensor | None,
+        microbatch: int | None = None,
     ) -> Call:
         """`microbatch` is its number where the framework says it."""
         stack = self._stack()
         parent = stack[-1] if stack else None
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (no public way to ask)
-            call = self._repeat(path, parent, first_input)
+            call = self._repeat(path, module, parent, first_input)
         else:
-            call = self._first(path, parent, first_input, microbatch)
+            call = self._first(path, module, parent, first_input, microbatch)
         stack.append(call)
         return call
 
@@ -73,15 +79,17 @@ class Calls:
     def _first(
         self,
         path: str,
+        module: nn.Module,
         parent: Call | None,
         first_input: torch.Tensor | None,
         microbatch: int | None,
     ) -> Call:
         if parent is None and path == "":
-            self.microbatch = self._root_calls if microbatch is None else microbatch
-            self._root_calls += 1
+            nth = self._root_calls[id(module)]
+            self.microbatch = nth if microbatch is None else microbatch
+            self._root_calls[id(module)] += 1
             self._counts.clear()
-        call = Call(path, self.microbatch, self._counts[path])
+        call = Call(path, self.microbatch, self._counts[path], module)
         self._counts[path] += 1
         if parent is not None:
             parent.children[path].append(call.number)
@@ -89,13 +97,15 @@ class Calls:
         self._remember(call, first_input)
         return call
 
-    def _repeat(self, path: str, parent: Call | None, first_input: torch.Tensor | None) -> Call:
+    def _repeat(
+        self, path: str, module: nn.Module, parent: Call | None, first_input: torch.Tensor | None
+    ) -> Call:
         original = self._original(path, parent, first_input)
         if original is None:
-            return Call(path, self.microbatch, 0, recompute=True)
+            return Call(path, self.microbatch, 0, module, recompute=True)
         original.recomputed = True
         self._remember(original, first_input)  # a region inside this one starts from it again
-        return Call(path, original.microbatch, original.number, recompute=True)
+        return Call(path, original.microbatch, original.number, module, recompute=True)
 
     def _original(
         self, path: str, parent: Call | None, first_input: torch.Tensor | None

@@ -16,12 +16,12 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ttrace.capture.calls import Call, Calls
-from ttrace.capture.leaves import input_leaves, leaves, map_leaves
 from ttrace.capture.noise import Noise
 from ttrace.capture.objects import ObjectMemory
 from ttrace.capture.recorder import Recorder
-from ttrace.core.adapter import Adapter
+from ttrace.core.adapter import Adapter, Spot
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.leaves import input_leaves, leaves, map_leaves
 
 
 class ModuleHooks:
@@ -36,6 +36,7 @@ class ModuleHooks:
         self._watched: ObjectMemory[TensorId] = ObjectMemory()
         self._noisy: ObjectMemory[TensorId] = ObjectMemory()
         self._pending: dict[tuple[TensorId, int], bool] = {}
+        self._repeated: set[tuple[TensorId, int]] = set()
         self.expected = 0
         self.fired = 0
         self.unfired: list[str] = []
@@ -53,6 +54,7 @@ class ModuleHooks:
         self._step = None
         self.unfired += [str(id_) for (id_, _), fired in self._pending.items() if not fired]
         self._pending.clear()
+        self._repeated.clear()
         for handle in self._tensor_handles:
             handle.remove()  # a leaf may live on and be used in the next step
         self._tensor_handles.clear()
@@ -74,7 +76,7 @@ class ModuleHooks:
 
         def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             enter = self._entered if takes_inputs else self._enter_unseen
-            return self._guarded(path, lambda: enter(path, args, kwargs))
+            return self._guarded(path, lambda: enter(path, module, args, kwargs))
 
         def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if not gives_outputs:
@@ -102,17 +104,21 @@ class ModuleHooks:
             self._recorder.fault(where, error)
             return None
 
-    def _entered(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _entered(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """What the module gets instead of its arguments; None leaves them as they are."""
-        call, inputs = self._enter(path, args, kwargs)
+        call, inputs = self._enter(path, module, args, kwargs)
         for slot, tensor in inputs:
             self._record(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
 
-    def _enter_unseen(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._enter(path, args, kwargs)
+    def _enter_unseen(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._enter(path, module, args, kwargs)
 
     def _enter(
-        self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Call, list[tuple[str, torch.Tensor]]]:
         inputs: list[tuple[str, torch.Tensor]] = []
         first = None
@@ -121,7 +127,7 @@ class ModuleHooks:
             first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
         finally:
             # Also after a fault: `leave` will run.
-            call = self.calls.enter(path, first, self._adapter.microbatch())
+            call = self.calls.enter(path, module, first, self._adapter.microbatch())
         return call, inputs
 
     def _returned(self, path: str, output: Any) -> Any:
@@ -149,25 +155,38 @@ class ModuleHooks:
     def _record(
         self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
     ) -> None:
-        id_ = self._id(call, kind, slot)
-        self._recorder.value(id_, tensor, microbatch=call.microbatch, recompute=call.recompute)
-        if _expects_gradient(tensor):
-            self._watch(call, self._id(call, gradient_kind, slot), tensor)
+        spot = self._adapter.spot(call.module, kind, slot, tensor)
+        if spot is None:
+            return
+        self._recorder.value(
+            self._id(call, kind, spot.slot),
+            tensor,
+            microbatch=call.microbatch,
+            recompute=call.recompute,
+            spot=spot,
+        )
+        backward = self._adapter.spot(call.module, gradient_kind, slot, tensor)
+        if _expects_gradient(tensor) and backward is not None:
+            self._watch(call, self._id(call, gradient_kind, backward.slot), tensor, backward)
 
-    def _watch(self, call: Call, id_: TensorId, tensor: torch.Tensor) -> None:
+    def _watch(self, call: Call, id_: TensorId, tensor: torch.Tensor, spot: Spot) -> None:
         """Record the gradient of this tensor, over all its uses, when backward reaches it."""
         key = (id_, call.microbatch)
-        if key in self._pending:
-            return  # recomputed for its values only: the gradient flows through the original
+        if key in self._pending and (self._pending[key] or not call.recompute):
+            return
         known = self._watched.find(tensor)
         if known is not None:
-            self._pending[key] = True
-            self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
+            if key not in self._pending:
+                self._pending[key] = True
+                self._recorder.mention(id_, tensor, microbatch=call.microbatch, same_as=known)
             return
         self._watched.keep(tensor, id_)
-        self._pending[key] = False
-        self.expected += 1
-        layout = self._adapter.gradient_layout(tensor)
+        if key in self._pending:
+            # The gradient flows through the original, through the repetition, or through both.
+            self._repeated.add(key)
+        else:
+            self.expected += 1
+            self._pending[key] = False
 
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
             return self._guarded(str(id_), lambda: record(grad))
@@ -175,6 +194,8 @@ class ModuleHooks:
         def record(grad: torch.Tensor) -> torch.Tensor | None:
             self.calls.backward_microbatch = call.microbatch
             if self._pending.get(key):
+                if key in self._repeated:
+                    return None
                 raise RuntimeError("its gradient arrived twice; only the first is kept")
             self._pending[key] = True
             self.fired += 1
@@ -182,7 +203,10 @@ class ModuleHooks:
             if self._noise is not None:
                 noisy = self._noise.on(grad, f"{id_}@{call.microbatch}")
             self._recorder.value(
-                id_, grad if noisy is None else noisy, microbatch=call.microbatch, layout=layout
+                id_,
+                grad if noisy is None else noisy,
+                microbatch=call.microbatch,
+                spot=spot,
             )
             return noisy
 

@@ -43,20 +43,25 @@ class Overwriter:
         like: torch.Tensor,
         place_id: TensorId,
         inner: Layout | None,
+        dims: tuple[int, ...] = (),
     ) -> torch.Tensor | None:
         """The reference's values of `id_` in the form of `like`; None where it has none that fit.
 
         `place_id` is the id whose place in the logical tensor is known: a gradient whose own is not
-        sits where its value does, unless it knows its own layout (`inner`).
+        sits where its value does, unless it knows its own layout (`inner`). `dims` is the order in
+        which the tensor's dims were recorded.
         """
-        result = self._cut(id_, microbatch, like, place_id, inner)
+        result = self._cut(id_, microbatch, like, place_id, inner, dims)
         if result is None or self._noise is None:
             return result
         return self._noise.on(result, f"{id_}@{microbatch}")
 
-    def fill(self, id_: TensorId, tensor: torch.Tensor, *, noisy: bool) -> None:
+    def fill(
+        self, id_: TensorId, tensor: torch.Tensor, *, noisy: bool, layout: Layout | None = None
+    ) -> None:
         """Overwrite, in place, what belongs to a parameter, or to the step as a whole."""
-        values = self.value(id_, 0, tensor, id_, None) if noisy else self._cut(id_, 0, tensor, id_)
+        cut = self.value if noisy else self._cut
+        values = cut(id_, 0, tensor, id_, layout)
         if values is not None:
             with torch.no_grad():
                 self._adapter.localise(tensor)[0].copy_(self._adapter.localise(values)[0])
@@ -68,6 +73,7 @@ class Overwriter:
         like: torch.Tensor,
         place_id: TensorId,
         inner: Layout | None = None,
+        dims: tuple[int, ...] = (),
     ) -> torch.Tensor | None:
         tensor = self._plan.tensors.get(id_)
         places = self._plan.places
@@ -79,7 +85,7 @@ class Overwriter:
         layout = place.layout if inner is None else _then(place.outer, inner)
         if layout is None or layout.shape != tensor.shape:
             return None
-        if layout.local_shape != tuple(local.shape):
+        if math.prod(layout.local_shape) != local.numel():
             return None
         cut = torch.empty_like(local)
         scaled = id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD
@@ -91,7 +97,7 @@ class Overwriter:
             values = self._owned(values, f"{id_}", *place.share) if place.share[1] > 1 else values
         if term is None:
             values = self._partial(values, f"{id_}@{microbatch}", layout)
-        cut.copy_(values)
+        cut.copy_(_as_held(values, local.shape, dims))
         return self._adapter.rewrap(cut, like=like)
 
     def _scale_of(
@@ -156,6 +162,14 @@ class Overwriter:
 def _is_shared_scalar(id_: TensorId, tensor: LogicalTensor) -> bool:
     """One number to which all microbatches contribute: no rank can be given a part of it."""
     return not tensor.shape and (id_.kind.is_activation or id_.kind is Kind.LOSS)
+
+
+def _as_held(values: torch.Tensor, shape: torch.Size, dims: tuple[int, ...]) -> torch.Tensor:
+    """From the shape and order of dims in which a tensor was recorded to its own."""
+    if not dims:
+        return values.reshape(shape)
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    return values.reshape([shape[dim] for dim in dims]).permute(order)
 
 
 def _then(outer: Layout, inner: Layout) -> Layout | None:

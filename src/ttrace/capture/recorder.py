@@ -7,13 +7,14 @@ Values are written before the hook returns, so later in-place changes cannot rea
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 import torch
 import xxhash
 
 from ttrace.capture.objects import ObjectMemory
-from ttrace.core.adapter import Adapter
+from ttrace.core.adapter import Adapter, Spot
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
@@ -44,15 +45,22 @@ class Recorder:
         microbatch: int = 0,
         recompute: bool = False,
         layout: Layout | None = None,
+        spot: Spot | None = None,
         sequence: int | None = None,
     ) -> Record | None:
-        """Record a tensor; `layout` is used where the tensor does not know its own."""
+        """Record a tensor; `layout` or the spot's is used where it does not know its own."""
         if self._broken:
             return None
         if sequence is None:
             sequence = self.next_sequence()
         local, own_layout = self._adapter.localise(tensor)
         local = local.cpu()
+        if spot is not None and spot.rows:
+            self._sent(id, local, spot, sequence, microbatch=microbatch, recompute=recompute)
+            return None
+        if spot is not None:
+            local = local.permute(spot.dims) if spot.dims else local
+            layout = spot.layout
         known = self._values.find(tensor)
         if known is not None and _holds(known, local):
             shared = replace(
@@ -64,8 +72,9 @@ class Recorder:
                 same_as=known.same_as or known.id,
             )
             return self._write(shared, None)
-        if own_layout is None and layout is not None and layout.local_shape == tuple(local.shape):
-            own_layout = layout
+        fits = layout is not None and math.prod(layout.local_shape) == local.numel()
+        if own_layout is None and layout is not None and fits:
+            own_layout, local = layout, local.reshape(layout.local_shape)
         record = Record(
             id=id,
             rank=self._rank,
@@ -75,11 +84,41 @@ class Recorder:
             microbatch=microbatch,
             recompute=recompute,
             layout=own_layout,
+            batch_dim=None if spot is None else spot.batch_dim,
         )
         written = self._write(record, local)
         if written is not None:
             self._values.keep(tensor, written)
         return written
+
+    def _sent(
+        self,
+        id_: TensorId,
+        local: torch.Tensor,
+        spot: Spot,
+        sequence: int,
+        *,
+        microbatch: int,
+        recompute: bool,
+    ) -> None:
+        """Tokens that other ranks sent here: one dense record for each of these ranks."""
+        for part in spot.rows:
+            dense = local.new_zeros(part.layout.local_shape)
+            flat = dense.view(-1, *local.shape[1:])
+            flat[part.places.cpu()] = local[part.rows.cpu()]
+            record = Record(
+                id=id_,
+                rank=self._rank,
+                sequence=sequence,
+                dtype=str(dense.dtype).removeprefix("torch."),
+                shape=tuple(dense.shape),
+                microbatch=microbatch,
+                recompute=recompute,
+                layout=part.layout,
+                batch_dim=spot.batch_dim,
+                origin=part.origin,
+            )
+            self._write(record, dense)
 
     def mention(
         self,

@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from ttrace.capture.buffers import Buffers
 from ttrace.capture.clipping import watch_clipping
 from ttrace.capture.hooks import ModuleHooks
-from ttrace.capture.leaves import leaves
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
 from ttrace.capture.taps import TappingHooks
 from ttrace.capture.weights import WeightHooks
-from ttrace.core.adapter import Adapter
+from ttrace.core.adapter import Adapter, Parameter
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.plan import Plan, plan_file
 from ttrace.core.record import ModuleInfo, RankInfo, Summary
@@ -42,7 +40,7 @@ class RecordingTracer:
         self,
         *,
         adapter: Adapter,
-        optimizers: Sequence[Optimizer],
+        optimizers: Sequence[Any],
         folder: Path,
         steps: int,
         noise_seed: int | None,
@@ -83,7 +81,7 @@ class RecordingTracer:
         self._norm: torch.Tensor | None = None
         self._restore: list[Callable[[], None]] = []
         self._notes: list[str] = []
-        self._optimizers = optimizers
+        self._optimizers = optimizers = adapter.optimizers(optimizers)
         self._handles = [opt.register_step_pre_hook(self._before_update) for opt in optimizers]
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]
         self._updated: set[int] = set()
@@ -106,6 +104,7 @@ class RecordingTracer:
                 self._adapter.tracking(),
                 watch_backward(self._around_backward),
                 watch_clipping(self._before_clipping),
+                self._adapter.watch_clipping(self._before_clipping),
             ):
                 yield
         except BaseException:
@@ -128,8 +127,7 @@ class RecordingTracer:
         self._hooks.begin(self._done)
         self._guarded("the parameters' hooks", self._begin_weights)
         self._guarded("the buffers", self._buffers.begin)
-        self._each_parameter(Kind.PARAM, lambda parameter: parameter)
-        self._overwrite(Kind.PARAM, lambda parameter: parameter, noisy=False)
+        self._each_parameter(Kind.PARAM)
         if self._noise is not None:
             for parameter in self._adapter.parameters():
                 key = f"step{self._done}/{parameter.module}:param.{parameter.name}"
@@ -145,9 +143,8 @@ class RecordingTracer:
                 "inside tracer.step(), so there are no updated parameters to compare"
             )
         elif self._optimizers:
-            self._guarded("the optimizer's state", self._take_optimizer_state)
-            self._each_parameter(Kind.PARAM_AFTER, lambda parameter: parameter)
-            self._overwrite(Kind.PARAM_AFTER, lambda parameter: parameter, noisy=False)
+            self._each_parameter(Kind.OPTIMIZER)
+            self._each_parameter(Kind.PARAM_AFTER)
         self._guarded("the buffers", self._take_buffers)
         self._inside = False
         self._hooks.end()
@@ -179,9 +176,8 @@ class RecordingTracer:
         self._restore_parameters()
         if not self._gradients_taken:
             self._gradients_taken = True
-            self._each_parameter(Kind.MAIN_GRAD, self._adapter.main_grad)
+            self._each_parameter(Kind.MAIN_GRAD)
             self._guarded("parameters without a local gradient", self._note_unseen)
-            self._overwrite(Kind.MAIN_GRAD, self._adapter.main_grad, noisy=True)
 
     def _note_unseen(self) -> None:
         unseen = [
@@ -238,17 +234,7 @@ class RecordingTracer:
     def _take_clipped(self) -> None:
         if self._clipped and not self._clipped_taken:
             self._clipped_taken = True
-            self._each_parameter(Kind.CLIPPED_GRAD, self._adapter.main_grad)
-            self._overwrite(Kind.CLIPPED_GRAD, self._adapter.main_grad, noisy=True)
-
-    def _take_optimizer_state(self) -> None:
-        for parameter in self._adapter.parameters():
-            for optimizer in self._optimizers:
-                # Not by index: asking a defaultdict would make a state.
-                state = optimizer.state.get(parameter.tensor, {})
-                for slot, tensor in leaves(state, parameter.name):
-                    self._value(Kind.OPTIMIZER, parameter.module, slot, tensor)
-                    self._fill(Kind.OPTIMIZER, parameter.module, slot, tensor, noisy=False)
+            self._each_parameter(Kind.CLIPPED_GRAD)
 
     def _take_buffers(self) -> None:
         for module, name, value in self._buffers.changed():
@@ -258,44 +244,23 @@ class RecordingTracer:
         id_ = TensorId(step=self._done, module=module, kind=kind, slot=slot)
         self._guarded(str(id_), lambda: self._recorder.value(id_, tensor))
 
-    def _overwrite(
-        self, kind: Kind, tensor_of: Callable[[nn.Parameter], torch.Tensor | None], *, noisy: bool
-    ) -> None:
-        """In an isolated run, what comes next starts from the reference's values."""
-        for parameter in self._adapter.parameters():
-            tensor = tensor_of(parameter.tensor)
-            if tensor is not None:
-                self._fill(kind, parameter.module, parameter.name, tensor, noisy=noisy)
-
-    def _fill(
-        self, kind: Kind, module: str, slot: str, tensor: torch.Tensor, *, noisy: bool
-    ) -> None:
-        overwriter = self._overwriter
-        if overwriter is not None:
-            id_ = TensorId(step=self._done, module=module, kind=kind, slot=slot)
-            self._guarded(str(id_), lambda: overwriter.fill(id_, tensor, noisy=noisy))
-
     def _restore_parameters(self) -> None:
         for restore in self._restore:
             restore()
         self._restore.clear()
 
-    def _each_parameter(
-        self, kind: Kind, tensor_of: Callable[[nn.Parameter], torch.Tensor | None]
-    ) -> None:
+    def _each_parameter(self, kind: Kind) -> None:
         for parameter in self._adapter.parameters():
             id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=parameter.name)
-            self._guarded(str(id_), partial(self._take, id_, parameter.tensor, tensor_of))
+            self._guarded(str(id_), partial(self._take, kind, parameter))
 
-    def _take(
-        self,
-        id_: TensorId,
-        parameter: nn.Parameter,
-        tensor_of: Callable[[nn.Parameter], torch.Tensor | None],
-    ) -> None:
-        tensor = tensor_of(parameter)
-        if tensor is not None:
-            self._recorder.value(id_, tensor)
+    def _take(self, kind: Kind, parameter: Parameter) -> None:
+        for part in self._adapter.held(kind, parameter):
+            id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=part.slot)
+            self._recorder.value(id_, part.tensor, layout=part.layout)
+            if self._overwriter is not None:
+                noisy = kind in (Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
+                self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=part.layout)
 
     def _guarded(self, what: str, work: Callable[[], object]) -> None:
         try:
@@ -324,7 +289,10 @@ class RecordingTracer:
         if microbatch is None:
             microbatch = self._hooks.calls.microbatch
         try:
-            self._recorder.value(id_, value, microbatch=microbatch, sequence=sequence)
+            layout = self._adapter.loss_layout()
+            self._recorder.value(
+                id_, value, microbatch=microbatch, sequence=sequence, layout=layout
+            )
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
             self._recorder.fault(str(id_), error)
 

@@ -17,11 +17,11 @@ from torch import nn
 
 from ttrace.capture.calls import Call
 from ttrace.capture.hooks import ModuleHooks
-from ttrace.capture.leaves import map_leaves
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
-from ttrace.core.adapter import Adapter
-from ttrace.core.ids import Kind
+from ttrace.core.adapter import Adapter, Spot
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.leaves import map_leaves
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -33,8 +33,10 @@ class TappingHooks(ModuleHooks):
         super().__init__(adapter, recorder, noise=None)
         self._overwriter = overwriter
 
-    def _entered(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call, _ = self._enter(path, args, kwargs)
+    def _entered(
+        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        call, _ = self._enter(path, module, args, kwargs)
 
         def tap(slot: str, tensor: torch.Tensor) -> torch.Tensor:
             return self._tap(call, Kind.INPUT, Kind.GRAD_INPUT, slot, tensor)
@@ -52,29 +54,44 @@ class TappingHooks(ModuleHooks):
     def _tap(
         self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
     ) -> torch.Tensor:
+        spot = self._adapter.spot(call.module, kind, slot, tensor)
+        back = self._adapter.spot(call.module, gradient_kind, slot, tensor)
+        if spot is None or back is None:
+            return tensor
         if not tensor.is_floating_point() or isinstance(tensor, nn.Parameter):
             self._recorder.value(
-                self._id(call, kind, slot),
+                self._id(call, kind, spot.slot),
                 tensor,
                 microbatch=call.microbatch,
                 recompute=call.recompute,
+                spot=spot,
             )
             return tensor
-        forward = self._forward(call, kind, slot)
-        backward = self._backward(call, kind, gradient_kind, slot, tensor)
+        forward = self._forward(call, kind, spot)
+        backward = self._backward(
+            call, self._id(call, kind, spot.slot), gradient_kind, back, tensor
+        )
         with torch.set_grad_enabled(tensor.requires_grad):
             tapped: torch.Tensor = _Tap.apply(tensor, forward, backward)
         self._adapter.inherit(tapped, tensor)
         return tapped
 
-    def _forward(self, call: Call, kind: Kind, slot: str) -> Change:
-        id_ = self._id(call, kind, slot)
+    def _forward(self, call: Call, kind: Kind, spot: Spot) -> Change:
+        id_ = self._id(call, kind, spot.slot)
 
         def forward(tensor: torch.Tensor) -> torch.Tensor:
-            self._recorder.value(id_, tensor, microbatch=call.microbatch, recompute=call.recompute)
+            self._recorder.value(
+                id_,
+                tensor,
+                microbatch=call.microbatch,
+                recompute=call.recompute,
+                spot=spot,
+            )
             replaced = None
-            if self._overwriter is not None:
-                replaced = self._overwriter.value(id_, call.microbatch, tensor, id_, None)
+            if self._overwriter is not None and not spot.rows:
+                replaced = self._overwriter.value(
+                    id_, call.microbatch, tensor, id_, None, spot.dims
+                )
             if replaced is not None:
                 return replaced
             return self._adapter.rewrap(self._adapter.localise(tensor)[0].clone(), like=tensor)
@@ -82,10 +99,9 @@ class TappingHooks(ModuleHooks):
         return forward
 
     def _backward(
-        self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
+        self, call: Call, id_: TensorId, gradient_kind: Kind, spot: Spot, tensor: torch.Tensor
     ) -> Change:
-        id_, gradient_id = self._id(call, kind, slot), self._id(call, gradient_kind, slot)
-        layout = self._adapter.gradient_layout(tensor)
+        gradient_id, layout = self._id(call, gradient_kind, spot.slot), spot.layout
         key = (gradient_id, call.microbatch)
         if tensor.requires_grad and key not in self._pending:
             self._pending[key] = False
@@ -96,10 +112,17 @@ class TappingHooks(ModuleHooks):
             if not self._pending.get(key):
                 self._pending[key] = True
                 self.fired += 1
-            self._recorder.value(gradient_id, grad, microbatch=call.microbatch, layout=layout)
-            if self._overwriter is None:
+            self._recorder.value(
+                gradient_id,
+                grad,
+                microbatch=call.microbatch,
+                spot=spot,
+            )
+            if self._overwriter is None or spot.rows:
                 return grad
-            replaced = self._overwriter.value(gradient_id, call.microbatch, grad, id_, layout)
+            replaced = self._overwriter.value(
+                gradient_id, call.microbatch, grad, id_, layout, spot.dims
+            )
             return grad if replaced is None else replaced
 
         return lambda grad: _or(grad, self._guarded(str(gradient_id), lambda: backward(grad)))

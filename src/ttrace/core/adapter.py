@@ -5,14 +5,16 @@ Capture asks them and knows no framework; each adapter answers for one framework
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
+from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 
 
@@ -28,11 +30,56 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter under its canonical name."""
+    """One parameter under its canonical name.
+
+    `users` are classes of modules that use it, where this rank does not hold them all.
+    """
 
     module: str
     name: str
     tensor: nn.Parameter
+    users: tuple[type, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of a tensor that belong to the samples of one rank, and where they stand among them.
+
+    `layout` is that of a dense tensor with a place for each of them; other places are zero.
+    """
+
+    origin: int  # the rank whose samples they are
+    rows: torch.Tensor  # which rows
+    places: torch.Tensor  # where in the dense tensor, its leading dims flattened
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where a tensor at a module's boundary belongs, as far as the framework knows.
+
+    `dims` is the order of dims to record in, where layouts of the model differ in it. `layout` may
+    then give the local tensor another shape of as many elements: it is recorded in that.
+    """
+
+    slot: str
+    dims: tuple[int, ...] = ()
+    layout: Layout | None = None
+    batch_dim: int | None = None  # of the samples; NO_BATCH where there is none, None: not known
+    rows: tuple[Rows, ...] = ()  # the tensor's first dim, where tokens were sent between ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A part of something that belongs to a parameter, as this rank holds it."""
+
+    slot: str
+    tensor: torch.Tensor
+    layout: Layout | None = None
+
+
+NO_BATCH = -1
+BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
 
 
 class Adapter(Protocol):
@@ -44,7 +91,10 @@ class Adapter(Protocol):
         """This rank's coordinates."""
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Canonical path and module of everything whose calls are to be recorded, root first."""
+        """Canonical path and module of everything whose calls are to be recorded, root first.
+
+        A rank that holds several chunks of a model has several roots, all with an empty path.
+        """
 
     def written_class(self, module: nn.Module) -> type:
         """The class a person wrote; frameworks put classes of their own in front of it."""
@@ -67,11 +117,26 @@ class Adapter(Protocol):
     def main_grad(self, parameter: nn.Parameter) -> torch.Tensor | None:
         """The gradient that the optimizer will use."""
 
+    def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
+        """What this rank holds of a parameter, its main or clipped gradient, or its state."""
+
+    def local_gradient_layout(self, module: str, name: str) -> Layout | None:
+        """The layout of a parameter's gradient before any reduction, where it is known."""
+
+    def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
+        """The torch optimizers behind what a script gave as its optimizer."""
+
+    def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
+        """Calls `before(norm)` when gradients are clipped by code of the framework's own."""
+
+    def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
+        """Where an input, an output, or the gradient of one belongs; None: leave it out."""
+
     def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         """The plain local tensor, and its layout if the tensor itself knows it."""
 
-    def gradient_layout(self, tensor: torch.Tensor) -> Layout | None:
-        """The layout of the gradient of this tensor, where the gradient itself does not know it."""
+    def loss_layout(self) -> Layout | None:
+        """The layout of a microbatch's loss, where it is known: a term of a sum over some axis."""
 
     def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with its pending reductions done: a collective of all ranks that hold it."""

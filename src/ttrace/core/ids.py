@@ -48,6 +48,8 @@ class Kind(StrEnum):
         return self.is_gradient_of_activation or self in (Kind.LOSS, Kind.GRAD)
 
 
+MASTER = ".master"  # ends the slot of a parameter's copy in full precision
+
 _ACTIVATIONS = frozenset({Kind.INPUT, Kind.OUTPUT, Kind.GRAD_OUTPUT, Kind.GRAD_INPUT})
 
 _TEXT = re.compile(

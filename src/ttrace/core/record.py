@@ -28,7 +28,9 @@ class Record:
     """One tensor as one rank held it.
 
     `same_as` names an earlier record of this rank with the very same tensor object: for a value the
-    bytes are shared, for a gradient there is nothing to store (`location` is None).
+    bytes are shared, for a gradient there is nothing to store (`location` is None). `batch_dim` is
+    the dim of the samples where the framework says it, -1 where it says that there is none.
+    `origin` is the rank whose samples these are, where tokens were sent to another rank.
     """
 
     id: TensorId
@@ -39,6 +41,8 @@ class Record:
     microbatch: int = 0
     recompute: bool = False
     layout: Layout | None = None
+    batch_dim: int | None = None
+    origin: int | None = None
     same_as: TensorId | None = None
     location: Location | None = None
 
@@ -54,6 +58,10 @@ class Record:
             data["recompute"] = True
         if self.layout is not None:
             data["layout"] = self.layout.to_json()
+        if self.batch_dim is not None:
+            data["batch_dim"] = self.batch_dim
+        if self.origin is not None:
+            data["origin"] = self.origin
         if self.same_as is not None:
             data["same_as"] = str(self.same_as)
         if self.location is not None:
@@ -73,6 +81,8 @@ class Record:
             microbatch=data["mb"],
             recompute=data.get("recompute", False),
             layout=None if layout is None else Layout.from_json(layout),
+            batch_dim=data.get("batch_dim"),
+            origin=data.get("origin"),
             same_as=None if same_as is None else TensorId.parse(same_as),
             location=None
             if where is None

@@ -1,0 +1,248 @@
+"""Megatron-Core: coordinates, canonical names, layouts and optimizers, with nothing to annotate.
+
+Imported only when a model is Megatron's. Everything is read from parallel_state, the classes of
+modules, the config and the attributes of parameters; what they do not say is inferred at alignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import megatron.core
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.utils import get_model_config
+from torch import nn
+from torch.optim import Optimizer
+
+from ttrace.adapters.megatron_activations import Activations
+from ttrace.adapters.megatron_experts import Dispatches
+from ttrace.adapters.megatron_layouts import Ranks, parameter_layout, sections_of
+from ttrace.adapters.megatron_optimizer import (
+    Optimizers,
+    box_layout,
+    flat_boxes,
+    watch_clipping,
+)
+from ttrace.adapters.megatron_paths import (
+    expert_modules,
+    is_tied,
+    parameter_name,
+    tied_users,
+    unwrapped,
+    walk,
+)
+from ttrace.core.adapter import BeforeClip, Held, Parameter, Place, Spot
+from ttrace.core.ids import MASTER, Kind
+from ttrace.core.layout import Layout
+from ttrace.core.leaves import leaves
+from ttrace.errors import UsageError
+
+OLDEST = (0, 14)  # tested with; earlier ones lack process group collections
+
+
+class MegatronAdapter:
+    """Answers for the chunks of a Megatron model on this rank."""
+
+    name = "megatron"
+
+    def __init__(self, chunks: Sequence[nn.Module]) -> None:
+        _require_version(megatron.core.__version__)
+        self._chunks = [unwrapped(chunk) for chunk in chunks]
+        self._config = get_model_config(chunks[0])
+        self._ranks = _ranks(self._config)
+        self._modules = list(walk(self._chunks))
+        self._sections = sections_of(self._modules)
+        self._optimizers: Optimizers | None = None
+        self._late = False  # whether an optimizer step left parameters to be gathered later
+        self._parameters = list(self._find_parameters())
+        self._layouts = {id(p.tensor): layout for p, layout in self._parameters}
+        self._by_name = {(p.module, p.name): p.tensor for p, _ in self._parameters}
+        self._dispatches = Dispatches(self._ranks.tp, self._ranks.cp)
+        self._activations = Activations(
+            ranks=self._ranks,
+            roots={id(chunk): chunk for chunk in self._chunks},
+            paths={id(module): path for path, module in self._modules},
+            sections=self._sections,
+            parameters=self._layouts,
+            dispatches=self._dispatches,
+            experts=expert_modules(self._modules),
+        )
+
+    def place(self) -> Place:
+        axes = {
+            "tp": self._ranks.tp,
+            "pp": (_rank("pipeline_model"), _size("pipeline_model")),
+            "cp": self._ranks.cp,
+            "dp": (_rank("data"), _size("data")),
+        }
+        if (end := self._embedding_end()) is not None:
+            axes["pp.embedding"] = (end, 2)
+        return Place(
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            axes={axis: place for axis, place in axes.items() if place[1] > 1},
+            batch=(_rank("data"), _size("data")),
+        )
+
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        yield from self._modules
+
+    def edges(self, module: nn.Module) -> tuple[bool, bool]:
+        return True, not self._activations.hands_on(module)
+
+    def microbatch(self) -> int | None:
+        return None
+
+    def is_rehearsal(self) -> bool:
+        return False
+
+    def written_class(self, module: nn.Module) -> type:
+        return type(module)
+
+    def parameters(self) -> Iterator[Parameter]:
+        yield from (parameter for parameter, _ in self._parameters)
+
+    def main_grad(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        found = getattr(parameter, "main_grad", None)
+        return parameter.grad if found is None else found
+
+    def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
+        tensor, name = parameter.tensor, parameter.name
+        main = None if self._optimizers is None else self._optimizers.main(tensor)
+        if kind is Kind.OPTIMIZER:
+            self._late = self._optimizers is not None and self._optimizers.gathers_late
+            state = {} if self._optimizers is None else self._optimizers.state(tensor)
+            for slot, value in leaves(state, name):
+                yield from self._parts(slot, value, tensor)
+        elif kind is Kind.CLIPPED_GRAD:
+            if main is not None and main.grad is not None:
+                yield from self._parts(name, main.grad, tensor)
+        elif kind is Kind.MAIN_GRAD:
+            # What the optimizer made of it counts, where it has taken it over already.
+            taken = None if main is None else main.grad
+            gradient = self.main_grad(tensor) if taken is None else taken
+            if gradient is not None:
+                yield from self._parts(name, gradient, tensor)
+        else:
+            if self._late:
+                yield from self._parts(name, tensor.detach(), tensor)
+            else:
+                yield Held(slot=name, tensor=tensor, layout=self._layouts[id(tensor)])
+            if main is not None and main.dtype != tensor.dtype:
+                yield from self._parts(f"{name}{MASTER}", main, tensor)
+
+    def _parts(self, slot: str, value: torch.Tensor, parameter: nn.Parameter) -> Iterator[Held]:
+        """What of the value counts on this rank: all, or the range that its optimizer owns."""
+        base = self._layouts[id(parameter)] or Layout.full(parameter.shape)
+        owned = None if self._optimizers is None else self._optimizers.range_of(parameter)
+        if value.dim() == 0 and parameter.dim() > 0:
+            yield Held(slot=slot, tensor=value)  # a count of steps
+        elif owned is None:
+            yield Held(slot=slot, tensor=value, layout=base)
+        else:
+            start, stop = owned
+            flat = value.detach().reshape(-1)
+            flat = flat[start:stop] if value.shape == parameter.shape else flat
+            at = 0
+            for box in flat_boxes(parameter.shape, start, stop):
+                layout = box_layout(base, box)
+                size = torch.Size(stop - start for start, stop in box).numel()
+                part = flat[at : at + size].reshape(layout.local_shape)
+                yield Held(slot=slot, tensor=part, layout=layout)
+                at += size
+
+    def local_gradient_layout(self, module: str, name: str) -> Layout | None:
+        parameter = self._by_name[module, name]
+        layout = self._layouts[id(parameter)]
+        partial = []
+        if self._ranks.cp[1] > 1:
+            partial.append("cp")
+        if layout is None and self._ranks.tp[1] > 1 and self._ranks.sequence_parallel:
+            partial.append("tp")
+        if (module, name) == parameter_name(self._chunks[0], "output_layer", "weight"):
+            partial += ["pp.embedding"] if self._embedding_end() is not None else []
+        if not partial:
+            return layout
+        return (layout or Layout.full(parameter.shape)).summed_over(*partial)
+
+    def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
+        return tensor.detach(), None
+
+    def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
+        self._optimizers = Optimizers(given) if given else None
+        return [] if self._optimizers is None else self._optimizers.inner()
+
+    def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
+        return watch_clipping(before)
+
+    def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
+        return self._activations.spot(module, kind, slot, tensor)
+
+    def loss_layout(self) -> Layout | None:
+        """Each context parallel rank has the loss of its own tokens."""
+        return Layout.full(()).summed_over("cp") if self._ranks.cp[1] > 1 else None
+
+    def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def rewrap(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return local
+
+    def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        pass
+
+    def tracking(self) -> AbstractContextManager[None]:
+        return self._dispatches.tracking()
+
+    def _find_parameters(self) -> Iterator[tuple[Parameter, Layout | None]]:
+        seen: set[int] = set()
+        for chunk in self._chunks:
+            for path, module in walk([chunk]):
+                for name, tensor in module.named_parameters(recurse=False):
+                    if id(tensor) in seen:
+                        continue
+                    seen.add(id(tensor))
+                    owner, known = parameter_name(chunk, path, name)
+                    sections = self._sections.get(id(module), 1)
+                    layout = parameter_layout(module, name, tensor.shape, self._ranks, sections)
+                    users = tied_users(chunk, owner)
+                    yield Parameter(module=owner, name=known, tensor=tensor, users=users), layout
+
+    def _embedding_end(self) -> int | None:
+        """0 on the first, 1 on the last pipeline stage where both hold the tied embedding."""
+        tied = any(map(is_tied, self._chunks))
+        rank, size = _rank("pipeline_model"), _size("pipeline_model")
+        if not tied or size == 1 or rank not in (0, size - 1):
+            return None
+        return int(rank > 0)
+
+
+def _rank(group: str) -> int:
+    return int(getattr(parallel_state, f"get_{group}_parallel_rank")())
+
+
+def _size(group: str) -> int:
+    return int(getattr(parallel_state, f"get_{group}_parallel_world_size")())
+
+
+def _ranks(config: Any) -> Ranks:
+    return Ranks(
+        tp=(_rank("tensor_model"), _size("tensor_model")),
+        cp=(parallel_state.get_context_parallel_rank(), _size("context")),
+        ep=(_rank("expert_model"), _size("expert_model")),
+        etp=(_rank("expert_tensor"), _size("expert_tensor")),
+        sequence_parallel=bool(config.sequence_parallel),
+    )
+
+
+def _require_version(version: str) -> None:
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(
+            f"megatron-core {version} is not supported; TTrace needs {oldest} or newer"
+        )

@@ -1,0 +1,63 @@
+"""What the adapter for Megatron-Core says of parameters, ranges and versions, without a run."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ttrace.core.layout import Layout
+from ttrace.errors import UsageError
+from ttrace.testing.megatron_cpu import on_cpu
+
+with on_cpu():
+    from ttrace.adapters.megatron import _require_version
+    from ttrace.adapters.megatron_layouts import Ranks, sequence_layout, split
+    from ttrace.adapters.megatron_optimizer import box_layout, cut, flat_boxes
+
+
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    ends=st.tuples(st.integers(0, 125), st.integers(0, 125)),
+)
+def test_boxes_of_a_flat_range_are_the_range(shape: list[int], ends: tuple[int, int]) -> None:
+    tensor = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    start, stop = sorted(min(end, tensor.numel()) for end in ends)
+
+    boxes = list(flat_boxes(shape, start, stop))
+
+    found = [value for box in boxes for value in cut(tensor, box).flatten().tolist()]
+    assert found == list(range(start, stop))
+    for box in boxes:
+        assert box_layout(Layout.full(shape), box).local_shape == cut(tensor, box).shape
+
+
+def test_gate_and_up_are_two_runs() -> None:
+    layout = split(Layout.full((8, 3)), 0, 1, 2, sections=2)
+    assert layout.shape == (16, 3)
+    assert [(run.start, run.length) for run in layout.runs[0]] == [(4, 4), (12, 4)]
+
+
+def test_sequence_is_cut_by_context_then_by_tensor_parallelism() -> None:
+    ranks = Ranks(tp=(1, 2), cp=(0, 2), ep=(0, 1), etp=(0, 1), sequence_parallel=True)
+    layout = sequence_layout((4, 2, 8), ranks, scattered=True)
+    assert layout.shape == (16, 2, 8)
+    # The first rank of two holds chunks 0 and 3 of four; the second half of that is chunk 3.
+    assert [(run.start, run.length) for run in layout.runs[0]] == [(12, 4)]
+
+
+def test_an_old_version_is_refused_with_what_is_needed() -> None:
+    with pytest.raises(UsageError, match=r"megatron-core 0.9.0 is not supported.*newer"):
+        _require_version("0.9.0")
+    _require_version("0.16.1")
+    _require_version("1.0.0rc1")
+
+
+def test_torch_is_as_before_when_the_patches_are_gone() -> None:
+    names = ("zeros", "arange", "empty_like")
+    before = [getattr(torch, name) for name in names]
+    with on_cpu():
+        assert torch.zeros(2, device="cuda").device.type == "cpu"
+        assert torch.zeros(2).type() == "torch.cuda.FloatTensor"
+    assert [getattr(torch, name) for name in names] == before
+    assert torch.zeros(2).type() == "torch.FloatTensor"
+    assert "cuda" not in vars(torch.Tensor)

@@ -1,0 +1,45 @@
+"""Megatron-Core in several layouts against one process: the whole step, and no alarm."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from megatron_training import MODEL_FIELDS, trace
+from tracing import explain
+from worker_pool import WorkerPool
+
+from ttrace.core.ids import Kind
+from ttrace.pipeline import check
+
+# The rest of the matrix is run by `make bench-megatron`.
+LAYOUTS = {
+    "tp2-sp": (2, {"tp": 2, "sp": True}),
+    "dp2-zero1": (2, {"zero1": True}),
+    "dp2-zero1-bf16": (2, {"zero1": True, "bf16": True}),
+    "pp2": (2, {"pp": 2}),
+    "pp2-vpp2-dp2-zero1-overlapped": (
+        4,
+        {"pp": 2, "vpp": 2, "zero1": True, "overlap": True, "gather_late": True},
+    ),
+    "cp2": (2, {"cp": 2}),
+    "tp2-sp-recompute": (2, {"tp": 2, "sp": True, "recompute": "full"}),
+    "tp2-sp-ep2": (2, {"tp": 2, "sp": True, "ep": 2, "etp": 1, "experts": 4}),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_correct_layout_is_equivalent(
+    name: str, pool: WorkerPool, references: Callable[..., Any], tmp_path: Path
+) -> None:
+    ranks, layout = LAYOUTS[name]
+    reference, noisy = references(**{k: v for k, v in layout.items() if k in MODEL_FIELDS})
+    candidate = trace(pool, tmp_path / "candidate", ranks, **layout)
+
+    result = check(reference, candidate, [noisy])
+
+    assert result.exit_code == 0, explain(result)
+    judged = {found.id.kind for found in result.tensors}
+    assert judged == set(Kind) - {Kind.BUFFER}
+    assert not result.coverage.faults
+    assert result.coverage.hooks_fired == result.coverage.hooks_expected
