@@ -270,9 +270,9 @@ def _markdown(result: CheckResult) -> str:
 
 
 def _annotate(result: CheckResult) -> None:
-    from ttrace.report.github import annotations, summary_file
+    from ttrace.report.github import summary_file, workflow_commands
 
-    for line in annotations(result):
+    for line in workflow_commands(result):
         sys.stdout.write(f"{line}\n")
     target = summary_file()
     if target is not None:

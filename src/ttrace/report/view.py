@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ttrace.core.detail import Detail
 from ttrace.core.ids import display_module
-from ttrace.core.results import CheckResult, Culprit, TensorResult
+from ttrace.core.results import CheckResult, Culprit, TensorResult, Verdict
 
 SHOWN_EVIDENCE = 8  # chosen: one place rarely has more tensors of its own
 
@@ -46,8 +46,8 @@ class Evidence:
     @property
     def sentence(self) -> str:
         """row 3 of dim 0 is 1.2e+05 times what is allowed (0.4 > 3e-06), on ranks 2, 3."""
-        if self.worst is None:
-            return self.note or self.verdict
+        if self.worst is None or self.verdict != Verdict.MISMATCH:
+            return f"{self.verdict}, {self.note}" if self.note else self.verdict
         what = self.worst.place or _STATISTICS.get(self.worst.statistic, self.worst.statistic)
         words = (
             f"{what} is {self.worst.ratio:.3g} times what is allowed "
