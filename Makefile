@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow lint format bench bench-bugs clean
+.PHONY: demo test test-slow test-browser browser-deps screenshots lint format bench bench-bugs clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -25,6 +25,18 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# Debian's chromium and its driver; as root, or with sudo.
+browser-deps: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
+	command -v chromedriver >/dev/null || { SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
+
+test-browser: browser-deps
+	$(BIN)/python -m pytest tests/browser
+
+screenshots: browser-deps
+	$(BIN)/python tests/browser/screenshots.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

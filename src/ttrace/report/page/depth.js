@@ -100,13 +100,16 @@ function depthCharts(data, state, open) {
   }
 
   function names(pen, points, x, floor, width) {
-    let free = EDGE.left, last = "";
+    let free = EDGE.left, last = null;
     points.forEach(({ i }, n) => {
-      const name = (state.comparison.modulePath[i] || "(model)").split(".").slice(0, 2).join(".");
+      const path = state.comparison.modulePath[i];
+      const same = path === last;
+      last = path;
+      if (same || x(n) < free) return;  // before measuring: that is what takes long
+      const name = (path || "(model)").split(".").slice(0, 2).join(".");
       const shown = name.length > 18 ? `${name.slice(0, 17)}…` : name;
       const length = pen.measureText(shown).width;
-      if (name === last || x(n) < free || x(n) + length > width) { last = name; return; }
-      last = name;
+      if (x(n) + length > width) return;
       free = x(n) + length + 14;
       pen.textAlign = "left";
       pen.fillText(shown, x(n), floor + 15);
