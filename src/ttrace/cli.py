@@ -22,9 +22,12 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
+from rich.text import Text
 
 from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError, UsageError
@@ -360,13 +363,21 @@ def _check(reference: Path, candidate: Path, perturbed: Sequence[Path]) -> Check
         return run_check(reference, candidate, perturbed, progress)
 
 
+class _Rate(ProgressColumn):
+    """Tensors per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.0f}/s")
+
+
 @contextmanager
 def _comparing() -> Iterator[Callable[[str, int, int], None]]:
     columns = (
         TextColumn("comparing {task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
     )
     bar = _progress(*columns)
     task = bar.add_task("", total=None)

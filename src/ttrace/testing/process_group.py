@@ -147,4 +147,4 @@ def _load(file: str, name: str) -> Callable[..., Any]:
     function: Any = module
     for part in name.split("."):
         function = getattr(function, part)
-    return function  # type: ignore[no-any-return]
+    return function
