@@ -43,7 +43,7 @@ function heatMap(data, state, open) {
     starts = new Set(groups.slice(1).map(([, all]) => all[0]));
     byId("columns").replaceChildren(el("span", { class: "name" }, "module, in execution order"),
       ...groups.map(([name, all]) => el("span", { class: "group" }, el("b", {}, name),
-        el("div", {}, all.map((kind) => el("span", {}, kind.replace("_", " ")))))));
+        el("div", {}, all.map((kind) => el("span", {}, kind.replace("_", " ").replace("optimizer", "optim. state")))))));
   }
 
   // The worst matching tensor of every kind, of a node itself and of all below it.
