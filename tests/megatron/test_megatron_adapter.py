@@ -49,6 +49,8 @@ def test_an_old_version_is_refused_with_what_is_needed() -> None:
     with pytest.raises(UsageError, match=r"megatron-core 0.9.0 is not supported.*newer"):
         _require_version("0.9.0")
     _require_version("0.16.1")
+    with pytest.raises(UsageError, match=r"0\.15\.0 is not supported"):
+        _require_version("0.15.0")
     _require_version("1.0.0rc1")
 
 
