@@ -22,7 +22,7 @@ DEPTHS = (4, 8, 16, 32, 64)
 
 
 def measure(dtype: str, depth: int, folder: Path) -> dict[str, Any]:
-    """The last layer's output and the first layer's gradient, split in two against whole."""
+    """The last output and the gradient of the first weight, split in two against whole."""
     model = Model(seed=1, dtype=dtype, layers=depth, dim=64)
     asked = experiment(model, "split2", folder / model.name)
     asked.folder.mkdir()
@@ -30,7 +30,7 @@ def measure(dtype: str, depth: int, folder: Path) -> dict[str, Any]:
     found = {str(r.id): r for r in result.tensors if comparable(r)}
     return {
         "forward": _point(found[f"step0/layers.{depth - 1}:output.0"], depth),
-        "backward": _point(found["step0/layers.0.attention_norm:grad_input.0"], depth),
+        "backward": _point(found["step0/layers.0.attention.wq:main_grad.weight"], depth),
     }
 
 

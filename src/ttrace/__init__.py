@@ -14,6 +14,7 @@ In a training script:
 
 from ttrace.attach import attach
 from ttrace.capture.tracer import Tracer
+from ttrace.core.annotation import Split, annotate
 from ttrace.core.layout import Layout
 from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError
@@ -24,9 +25,11 @@ __version__ = "0.1.0"
 __all__ = [
     "CheckResult",
     "Layout",
+    "Split",
     "TTraceError",
     "Tracer",
     "__version__",
+    "annotate",
     "attach",
     "check",
     "dropout_mask",

@@ -10,7 +10,11 @@ import pytest
 from ttrace.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["docs/tutorial/first-bug.md", "docs/how-to/trace-your-script.md"]
+PAGES = [
+    "docs/tutorial/first-bug.md",
+    "docs/how-to/megatron.md",
+    "docs/how-to/trace-your-script.md",
+]
 
 
 def commands(page: str) -> list[tuple[str, int]]:

@@ -20,6 +20,7 @@ from ttrace.capture.noise import Noise
 from ttrace.capture.objects import ObjectMemory
 from ttrace.capture.recorder import Recorder
 from ttrace.core.adapter import Adapter, Spot
+from ttrace.core.annotation import spot_of
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.leaves import input_leaves, leaves, map_leaves
 
@@ -155,7 +156,7 @@ class ModuleHooks:
     def _record(
         self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
     ) -> None:
-        spot = self._adapter.spot(call.module, kind, slot, tensor)
+        spot = spot_of(self._adapter, call.module, kind, slot, tensor)
         if spot is None:
             return
         self._recorder.value(
@@ -165,7 +166,7 @@ class ModuleHooks:
             recompute=call.recompute,
             spot=spot,
         )
-        backward = self._adapter.spot(call.module, gradient_kind, slot, tensor)
+        backward = spot_of(self._adapter, call.module, gradient_kind, slot, tensor)
         if _expects_gradient(tensor) and backward is not None:
             self._watch(call, self._id(call, gradient_kind, backward.slot), tensor, backward)
 

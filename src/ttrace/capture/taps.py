@@ -20,6 +20,7 @@ from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
 from ttrace.core.adapter import Adapter, Spot
+from ttrace.core.annotation import spot_of
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.leaves import map_leaves
 
@@ -54,8 +55,8 @@ class TappingHooks(ModuleHooks):
     def _tap(
         self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
     ) -> torch.Tensor:
-        spot = self._adapter.spot(call.module, kind, slot, tensor)
-        back = self._adapter.spot(call.module, gradient_kind, slot, tensor)
+        spot = spot_of(self._adapter, call.module, kind, slot, tensor)
+        back = spot_of(self._adapter, call.module, gradient_kind, slot, tensor)
         if spot is None or back is None:
             return tensor
         if not tensor.is_floating_point() or isinstance(tensor, nn.Parameter):

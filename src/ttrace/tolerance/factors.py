@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ttrace.core.readings import Statistic
 
-# A correct candidate's norm error is at most 1.4 times that of one perturbed run (plain), 2.7 times
+# A correct candidate's norm error is at most 1.5 times that of one perturbed run (plain), 2.7 times
 # in isolated fp32. exp(mean + 5.1 sd) of q is 1.5.
 FACTOR = 3.0
 # In an isolated run only the inputs of one module are noisy, but a reordered fp32 sum also rounds
@@ -29,7 +29,7 @@ FACTORS = {
     # Gumbel tail, which is heavier on the side of large q.
     Statistic.ELEMENT: 6.0,
     # Signed sums, whose one draw may be near zero: the unit is at least what tensors of the same
-    # kind show (pooled). Largest clean q 5.7 and 8.1; 5.1 sd of a normal sum would be 5.1.
+    # kind show (pooled). Largest clean q 6.8 and 8.2; 5.1 sd of a normal sum would be 5.1.
     Statistic.GAIN: 10.0,
     Statistic.SHIFT: 10.0,
 }
