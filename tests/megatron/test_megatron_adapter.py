@@ -1,5 +1,8 @@
 """What the adapter for Megatron-Core says of parameters, ranges and versions, without a run."""
 
+import difflib
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -63,3 +66,12 @@ def test_torch_is_as_before_when_the_patches_are_gone() -> None:
     assert [getattr(torch, name) for name in names] == before
     assert torch.zeros(2).type() == "torch.FloatTensor"
     assert "cuda" not in vars(torch.Tensor)
+
+
+def test_the_example_is_traced_by_at_most_five_lines() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "megatron_gpt"
+    plain, traced = (
+        (folder / name).read_text().splitlines() for name in ("train.py", "train_traced.py")
+    )
+    added = [line for line in difflib.ndiff(plain, traced) if line.startswith("+ ")]
+    assert 0 < len(added) <= 5
