@@ -4,7 +4,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 MEGATRON := .venv/.megatron
 
-.PHONY: demo test test-slow lint format bench bench-bugs bench-megatron bench-power clean
+.PHONY: demo test test-slow test-browser browser-deps screenshots lint format
+.PHONY: bench bench-bugs bench-megatron bench-power clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -31,6 +32,18 @@ test: $(STAMP) $(MEGATRON)
 
 test-slow: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m pytest -m slow
+
+# Debian's chromium and its driver; as root, or with sudo.
+browser-deps: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
+	command -v chromedriver >/dev/null || { SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
+
+test-browser: browser-deps
+	$(BIN)/python -m pytest tests/browser
+
+screenshots: browser-deps
+	$(BIN)/python tests/browser/screenshots.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

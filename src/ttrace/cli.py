@@ -1,4 +1,4 @@
-"""The command line: demo, diff, localize, run, check, show, export.
+"""The command line: demo, diff, localize, run, check, report, show, export.
 
 Exit codes: 0 equivalent (or done), 1 not equivalent, 2 could not decide, bad input, bad usage or
 a fault of ours; 130 and 143 when interrupted or told to end.
@@ -6,8 +6,6 @@ a fault of ours; 130 and 143 when interrupted or told to end.
 
 from __future__ import annotations
 
-import json
-import math
 import signal
 import sys
 import time
@@ -24,9 +22,12 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
+from rich.text import Text
 
 from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError, UsageError
@@ -48,6 +49,9 @@ _WIDE = 150  # chosen: piped output is read by programs and in logs, which do no
 Json = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for standard output."),
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")
 ]
 Steps = Annotated[int, typer.Option(min=1, help="How many training steps to record.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
@@ -77,6 +81,7 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder for traces and result.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda; all ranks share one.")] = "cpu",
+    html: Html = None,
     json_file: Json = None,
 ) -> None:
     """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
@@ -104,7 +109,7 @@ def demo(
     experiment = Experiment(
         reference=reference, candidate=candidate, folder=folder, timeout_seconds=300.0
     )
-    _finish(_diff(experiment, isolate=True), folder, json_file)
+    _finish(_diff(experiment, isolate=True), folder, html, json_file)
 
 
 @app.command()
@@ -118,11 +123,12 @@ def diff(
     isolate: Annotated[  # noqa: FBT002
         bool, typer.Option(help="After a failure, name what is wrong by itself (3 more runs).")
     ] = True,
+    html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
     experiment = _experiment("diff", reference, candidate, out, steps, timeout, calibration_runs)
-    _finish(_diff(experiment, isolate=isolate), experiment.folder, json_file)
+    _finish(_diff(experiment, isolate=isolate), experiment.folder, html, json_file)
 
 
 @app.command()
@@ -133,6 +139,7 @@ def localize(
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
     calibration_runs: Calibration = 1,
+    html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
@@ -142,7 +149,7 @@ def localize(
     with _comparing() as progress:
         experiment.compare(_run_and_wait, progress)
         result = experiment.isolate(_run_and_wait, progress)
-    _finish(result, experiment.folder, json_file)
+    _finish(result, experiment.folder, html, json_file)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -196,10 +203,84 @@ def check(
     perturbed: Annotated[
         list[Path] | None, typer.Option(help="Trace of the reference with noise; may be repeated.")
     ] = None,
+    html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Compare two traces."""
-    _finish(_check(reference, candidate, perturbed or []), None, json_file)
+    _finish(_check(reference, candidate, perturbed or []), None, html, json_file)
+
+
+@app.command()
+def report(
+    result: Annotated[Path, typer.Argument(help="A result.json.")],
+    html: Html = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, for CI.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write Markdown, for an issue.")
+    ] = None,
+    github: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(
+            "--github", help="Print annotations; add the Markdown to $GITHUB_STEP_SUMMARY."
+        ),
+    ] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write TensorBoard scalars.")
+    ] = None,
+) -> None:
+    """Make any form of report from a result; without options, print it."""
+    from ttrace.report.json_file import read_result
+    from ttrace.report.terminal import print_check
+
+    found = read_result(result)
+    files = {
+        path: text
+        for path, text in ((html, _html), (junit, _junit), (markdown, _markdown))
+        if path is not None
+    }
+    for path, text in files.items():
+        path.write_text(text(found), encoding="utf-8")
+        _say(f"{path}")
+    if github:
+        _annotate(found)
+    if tensorboard is not None:
+        from ttrace.report.tensorboard import write_scalars
+
+        _say(f"{write_scalars(found, tensorboard)} scalars in {tensorboard}")
+    if not files and not github and tensorboard is None:
+        print_check(found, _console())
+    raise typer.Exit(found.exit_code)
+
+
+def _html(result: CheckResult) -> str:
+    from ttrace.report.html import render
+
+    return render(result)
+
+
+def _junit(result: CheckResult) -> str:
+    from ttrace.report.junit import render
+
+    return render(result)
+
+
+def _markdown(result: CheckResult) -> str:
+    from ttrace.report.markdown import render
+
+    return render(result)
+
+
+def _annotate(result: CheckResult) -> None:
+    from ttrace.report.github import summary_file, workflow_commands
+
+    for line in workflow_commands(result):
+        sys.stdout.write(f"{line}\n")
+    target = summary_file()
+    if target is not None:
+        with target.open("a", encoding="utf-8") as file:
+            file.write(_markdown(result))
 
 
 @app.command()
@@ -282,13 +363,21 @@ def _check(reference: Path, candidate: Path, perturbed: Sequence[Path]) -> Check
         return run_check(reference, candidate, perturbed, progress)
 
 
+class _Rate(ProgressColumn):
+    """Tensors per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.0f}/s")
+
+
 @contextmanager
 def _comparing() -> Iterator[Callable[[str, int, int], None]]:
     columns = (
         TextColumn("comparing {task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
     )
     bar = _progress(*columns)
     task = bar.add_task("", total=None)
@@ -306,14 +395,23 @@ def _comparing() -> Iterator[Callable[[str, int, int], None]]:
         bar.stop()
 
 
-def _finish(result: CheckResult, folder: Path | None, json_file: str | None) -> NoReturn:
+def _finish(
+    result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
+) -> NoReturn:
+    from ttrace.report.html import render
     from ttrace.report.terminal import print_check
 
+    quiet = json_file == "-"
     if folder is not None:
         _write_json(str(folder / "result.json"), result.to_json())
-    print_check(result, _console(stderr=json_file == "-"))
+        html = html or folder / "report.html"
+    if html is not None:
+        html.write_text(render(result), encoding="utf-8")
+    print_check(result, _console(stderr=quiet))
+    if html is not None:
+        _say(f"report: {html}", stderr=quiet)
     if folder is not None:
-        _say(f"traces and result.json in {folder}", stderr=json_file == "-")
+        _say(f"traces and result.json in {folder}", stderr=quiet)
     _write_json(json_file, result.to_json())
     raise typer.Exit(result.exit_code)
 
@@ -329,20 +427,13 @@ def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
 def _write_json(target: str | None, data: object) -> None:
     if target is None:
         return
-    text = json.dumps(_strict(data), indent=1, allow_nan=False) + "\n"
+    from ttrace.report.json_file import dumps
+
+    text = dumps(data)
     if target == "-":
         sys.stdout.write(text)
     else:
         Path(target).write_text(text)
-
-
-def _strict(data: Any) -> Any:
-    """JSON has no NaN and no infinity: they become the strings "nan" and "inf"."""
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
-    if isinstance(data, dict):
-        return {key: _strict(value) for key, value in data.items()}
-    return [_strict(value) for value in data] if isinstance(data, list) else data
 
 
 def _say(text: str, *, stderr: bool = False) -> None:

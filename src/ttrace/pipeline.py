@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttrace.align import Aligned, Alignment, align
 from ttrace.compare import (
     Comparator,
+    LossScale,
     Measured,
     Pair,
     find_isolated_scale,
@@ -17,14 +18,17 @@ from ttrace.compare import (
     judge,
 )
 from ttrace.core.blocks import BlockReader
+from ttrace.core.detail import Detail, RunFacts
 from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.reader import Trace
+from ttrace.core.record import ModuleInfo
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
 from ttrace.core.scale import Scales
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
+from ttrace.details import Examiner, suspects
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
 from ttrace.localize_isolated import localize_isolated
@@ -60,38 +64,67 @@ def check(
     with ExitStack() as stack:
         spans = {id(t): stack.enter_context(SpanReader(t.path)) for t in (ours, theirs, *noisy)}
         noise = [
-            _measure(ours, trace, spans, f"noise {number + 1} of {len(noisy)}", report)[1]
+            _measure(ours, trace, spans, f"noise {number + 1} of {len(noisy)}", report).measured
             for number, trace in enumerate(noisy)
         ]
-        aligned, measured, scale_note = _measure(
-            ours, theirs, spans, "candidate", report, scales=isolated
-        )
+        compared = _measure(ours, theirs, spans, "candidate", report, scales=isolated)
+        aligned = compared.aligned
         yardsticks = _yardsticks(aligned, noise, BlockReader(spans[id(ours)]))
-    allowed = tolerances(yardsticks, isolated=isolated is not None)
-    faults = {"reference": _faults(ours), "candidate": _faults(theirs)}
-    results = tuple(
-        _verdict(alignment, measured.get(alignment.id), allowed, order, faults)
-        for order, alignment in enumerate(aligned.tensors)
-        if not alignment.stored_elsewhere
-    )
-    coverage = _coverage(theirs)
-    if isolated is None:
-        culprits = localize(results, aligned.consumers)
-    else:
-        culprits = localize_isolated(results, unfired=frozenset(coverage.unfired))
+        allowed = tolerances(yardsticks, isolated=isolated is not None)
+        faults = {"reference": _faults(ours), "candidate": _faults(theirs)}
+        results = tuple(
+            _verdict(alignment, compared.measured.get(alignment.id), allowed, order, faults)
+            for order, alignment in enumerate(aligned.tensors)
+            if not alignment.stored_elsewhere
+        )
+        coverage = _coverage(theirs)
+        if isolated is None:
+            culprits = localize(results, aligned.consumers)
+        else:
+            culprits = localize_isolated(results, unfired=frozenset(coverage.unfired))
+        details = _details(
+            suspects(results, culprits),
+            compared,
+            Examiner(spans[id(ours)], spans[id(theirs)]),
+            report,
+        )
     return CheckResult(
         reference=str(reference),
         candidate=str(candidate),
         perturbed=tuple(str(path) for path in perturbed),
-        tensors=results,
+        tensors=_with_ranks(results, details),
         culprits=culprits,
         coverage=coverage,
         notes=tuple(
             note
-            for note in (*_trace_notes(theirs), *aligned.candidate_batch.notes, scale_note)
+            for note in (
+                *_trace_notes(theirs),
+                *aligned.candidate_batch.notes,
+                compared.scale.note,
+            )
             if note
         ),
+        details=details,
+        runs=(
+            _facts("reference", ours),
+            _facts("candidate", theirs),
+            *(_facts("perturbed", trace) for trace in noisy),
+        ),
+        modules=_all_modules(theirs),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """Two traces measured against each other, and the pairs as they were measured."""
+
+    aligned: Aligned
+    pairs: dict[TensorId, Pair]
+    measured: dict[TensorId, Measured]
+    scale: LossScale
+
+    def factor(self, id_: TensorId) -> float:
+        return self.scale.factor if id_.kind.carries_loss_scale else 1.0
 
 
 def _measure(
@@ -101,7 +134,7 @@ def _measure(
     what: str,
     report: Progress,
     scales: Scales | None = None,
-) -> tuple[Aligned, dict[TensorId, Measured], str]:
+) -> _Compared:
     aligned = align(
         reference,
         candidate,
@@ -119,30 +152,70 @@ def _measure(
         )
     else:
         scale = find_isolated_scale(comparator, list(pairs.items()), scales)
-    measured = {}
-    for number, (id_, (expected, found)) in enumerate(pairs.items()):
+    compared = _Compared(aligned=aligned, pairs=pairs, measured={}, scale=scale)
+    for number, (id_, (expected, found)) in enumerate(list(pairs.items())):
         report(what, number, len(pairs))
-        factor = scale.factor if id_.kind.carries_loss_scale else 1.0
-        measured[id_] = comparator.measure(expected, found, factor)
-        if id_.kind is Kind.GRAD and measured[id_].disagreements:
-            measured[id_] = _summed_if_nearer(comparator, expected, found, factor, measured[id_])
+        factor = compared.factor(id_)
+        measured = comparator.measure(expected, found, factor)
+        if id_.kind is Kind.GRAD and measured.disagreements:
+            measured, found = _summed_if_nearer(comparator, (expected, found), factor, measured)
+            pairs[id_] = (expected, found)
+        compared.measured[id_] = measured
     report(what, len(pairs), len(pairs))
-    return aligned, measured, scale.note
+    return compared
 
 
 def _summed_if_nearer(
-    comparator: Comparator,
-    expected: LogicalTensor,
-    found: LogicalTensor,
-    factor: float,
-    as_replicas: Measured,
-) -> Measured:
+    comparator: Comparator, pair: Pair, factor: float, as_replicas: Measured
+) -> tuple[Measured, LogicalTensor]:
+    expected, found = pair
     terms = as_terms(found)
     if terms is None:
-        return as_replicas
+        return as_replicas, found
     as_sum = comparator.measure(expected, terms, factor)
     nearer = as_sum.statistics.error_norm < as_replicas.statistics.error_norm
-    return as_sum if nearer else as_replicas
+    return (as_sum, terms) if nearer else (as_replicas, found)
+
+
+def _details(
+    wanted: Sequence[TensorResult], compared: _Compared, examiner: Examiner, report: Progress
+) -> tuple[Detail, ...]:
+    details = []
+    for number, result in enumerate(wanted):
+        report("suspects", number, len(wanted))
+        details.append(
+            examiner.examine(result, *compared.pairs[result.id], compared.factor(result.id))
+        )
+    if wanted:
+        report("suspects", len(wanted), len(wanted))
+    return tuple(details)
+
+
+def _with_ranks(
+    results: Sequence[TensorResult], details: Sequence[Detail]
+) -> tuple[TensorResult, ...]:
+    """Where a closer look found some ranks wrong and others right, the verdict says which."""
+    wrong = {detail.id: detail.wrong_ranks for detail in details}
+    return tuple(
+        replace(result, ranks=wrong[result.id])
+        if not result.ranks and wrong.get(result.id)
+        else result
+        for result in results
+    )
+
+
+def _facts(role: str, trace: Trace) -> RunFacts:
+    info = next(iter(trace.ranks.values())).info
+    dtypes = {
+        r.dtype for rank in trace.ranks.values() for r in rank.records if r.id.kind is Kind.PARAM
+    }
+    return RunFacts.of(role, str(trace.path), info, len(trace.steps), sorted(dtypes))
+
+
+def _all_modules(trace: Trace) -> tuple[ModuleInfo, ...]:
+    """Of all ranks: in a pipeline each holds a part of the model."""
+    found = {m.path: m for _, rank in sorted(trace.ranks.items()) for m in rank.info.modules}
+    return tuple(found.values())
 
 
 def _pair(alignment: Alignment) -> Pair | None:

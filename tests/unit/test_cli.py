@@ -254,6 +254,7 @@ class TestDiff:
             "perturbed-1",
             "perturbed-2",
             "candidate",
+            "report.html",
             "result.json",
         }
         result = strict_json((tmp_path / "out" / "result.json").read_text())

@@ -182,7 +182,7 @@ class TestNames:
             f"  {name}, forward: why {name}",
             f"step0/{name}:output.0",
             f"note {name}",
-            f"no gradient reached {name}",
+            f"no gradient reached: {name}",
             f"never called: {name}",
             f"could not be recorded: {name}",
             f"\n{name}\n",

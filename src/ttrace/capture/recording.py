@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from ttrace.capture.buffers import Buffers
 from ttrace.capture.clipping import watch_clipping
+from ttrace.capture.commit import checked_out
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.noise import Noise
@@ -326,11 +327,14 @@ def _device(adapter: Adapter) -> str:
 
 
 def _versions() -> dict[str, str]:
-    return {
+    found = {
         "ttrace": metadata.version("ttrace") if _installed("ttrace") else "source",
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "torch seed": str(torch.initial_seed()),
     }
+    commit = checked_out(Path.cwd())
+    return found if commit is None else found | {"git commit": commit}
 
 
 def _installed(name: str) -> bool:

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from ttrace.core.detail import Detail, RunFacts
 from ttrace.core.ids import TensorId
 from ttrace.core.readings import Reading, Statistic
+from ttrace.core.record import ModuleInfo
 from ttrace.core.statistics import Statistics
+from ttrace.errors import UsageError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class Verdict(StrEnum):
@@ -55,6 +58,21 @@ class Tolerance:
         ]
         return {"error_norm": self.error_norm, "source": self.source, "limits": limits}
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Tolerance:
+        return cls(
+            error_norm=float(data["error_norm"]),
+            source=data["source"],
+            limits=tuple(
+                Limit(
+                    statistic=Statistic(limit["statistic"]),
+                    dims=tuple(limit["dims"]),
+                    allowed=float(limit["allowed"]),
+                )
+                for limit in data["limits"]
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
@@ -75,6 +93,21 @@ class Judgement:
             "ratio": self.ratio,
             "eps": self.eps,
         }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Judgement:
+        reading = Reading(
+            statistic=Statistic(data["statistic"]),
+            value=float(data["value"]),
+            dims=tuple(data["dims"]),
+            index=tuple(data["index"]),
+        )
+        return cls(
+            reading=reading,
+            allowed=float(data["allowed"]),
+            ratio=float(data["ratio"]),
+            eps=_maybe(data["eps"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +152,24 @@ class TensorResult:
             "note": self.note,
         }
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TensorResult:
+        found, tolerance = data["statistics"], data["tolerance"]
+        return cls(
+            id=TensorId.parse(data["id"]),
+            verdict=Verdict(data["verdict"]),
+            order=data["order"],
+            shape=tuple(data["shape"]),
+            dtype=data["dtype"],
+            statistics=None if found is None else Statistics.from_json(_numbers(found)),
+            tolerance=None if tolerance is None else Tolerance.from_json(tolerance),
+            judgements=tuple(map(Judgement.from_json, data["judgements"])),
+            ratio=_maybe(data["ratio"]),
+            error_eps=_maybe(data["error_eps"]),
+            ranks=tuple(data["ranks"]),
+            note=data["note"],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
@@ -128,6 +179,23 @@ class Culprit:
     part: str  # forward, backward, weight gradient, gradient reduction, clip, state, update ...
     reason: str
     evidence: tuple[TensorId, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "where": self.where,
+            "part": self.part,
+            "reason": self.reason,
+            "evidence": [str(id_) for id_ in self.evidence],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Culprit:
+        return cls(
+            where=data["where"],
+            part=data["part"],
+            reason=data["reason"],
+            evidence=tuple(map(TensorId.parse, data["evidence"])),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +219,11 @@ class Coverage:
             "faults": list(self.faults),
         }
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Coverage:
+        lists = ("never_called", "unfired", "faults")
+        return cls(**(data | {name: tuple(data[name]) for name in lists}))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
@@ -164,6 +237,9 @@ class CheckResult:
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
     isolation: CheckResult | None = None  # of the isolated run, when there was one
+    details: tuple[Detail, ...] = ()  # of suspects only
+    runs: tuple[RunFacts, ...] = ()  # reference, candidate, then the perturbed references
+    modules: tuple[ModuleInfo, ...] = ()  # of the candidate
 
     @property
     def failures(self) -> tuple[TensorResult, ...]:
@@ -201,17 +277,48 @@ class CheckResult:
             "candidate": self.candidate,
             "perturbed": list(self.perturbed),
             "counts": {verdict.value: count for verdict, count in self.counts().items()},
-            "culprits": [
-                {
-                    "where": culprit.where,
-                    "part": culprit.part,
-                    "reason": culprit.reason,
-                    "evidence": [str(id_) for id_ in culprit.evidence],
-                }
-                for culprit in self.culprits
-            ],
+            "culprits": [culprit.to_json() for culprit in self.culprits],
             "coverage": self.coverage.to_json(),
             "notes": list(self.notes),
             "isolation": None if self.isolation is None else self.isolation.to_json(),
             "tensors": [result.to_json() for result in self.tensors],
+            "details": [detail.to_json() for detail in self.details],
+            "runs": [run.to_json() for run in self.runs],
+            "modules": [
+                {"path": m.path, "class": m.class_name, "source": m.source} for m in self.modules
+            ],
         }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CheckResult:
+        """The inverse of `to_json`; infinity and NaN may be written as strings."""
+        if data.get("schema") != SCHEMA_VERSION:
+            raise UsageError(
+                f"a result of schema {SCHEMA_VERSION} was expected, found {data.get('schema')!r}: "
+                "make it again with `ttrace check`"
+            )
+        isolation = data["isolation"]
+        return cls(
+            reference=data["reference"],
+            candidate=data["candidate"],
+            perturbed=tuple(data["perturbed"]),
+            tensors=tuple(map(TensorResult.from_json, data["tensors"])),
+            culprits=tuple(map(Culprit.from_json, data["culprits"])),
+            coverage=Coverage.from_json(data["coverage"]),
+            notes=tuple(data["notes"]),
+            isolation=None if isolation is None else cls.from_json(isolation),
+            details=tuple(map(Detail.from_json, data["details"])),
+            runs=tuple(map(RunFacts.from_json, data["runs"])),
+            modules=tuple(
+                ModuleInfo(path=m["path"], class_name=m["class"], source=m["source"])
+                for m in data["modules"]
+            ),
+        )
+
+
+def _maybe(value: float | str | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _numbers(data: dict[str, Any]) -> dict[str, Any]:
+    return {k: float(v) if isinstance(v, str) else v for k, v in data.items()}

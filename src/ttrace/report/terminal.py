@@ -16,6 +16,7 @@ from rich.text import Text
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
+from ttrace.report.view import consequences, counts, headline, listed_ranks, not_covered
 
 _ROWS = 10  # chosen: the frontier matters, the rest is a consequence
 _COLOURS = {Verdict.PASS: "green", Verdict.EXTRA: "dim", Verdict.UNDECIDED: "yellow"}
@@ -33,8 +34,8 @@ def print_check(result: CheckResult, console: Console) -> None:
             _say(console, f"  {culprit.where}, {culprit.part}: {culprit.reason}")
     if len(result.culprits) > 8:
         _say(console, f"  and {len(result.culprits) - 8} more places")
-    if result.isolation is not None and result.isolation.culprits:
-        _say(console, f"  {_consequences(result)}")
+    if spread := consequences(result):
+        _say(console, f"  {spread}")
     shown = result.failures or result.undecided
     if shown:
         _say(console, "")
@@ -45,39 +46,9 @@ def print_check(result: CheckResult, console: Console) -> None:
         )
         console.print(_table(shown[:_ROWS]))
     _say(console, "")
-    _say(console, _counts(result))
+    _say(console, counts(result))
     for line in _coverage(result):
         _say(console, line)
-
-
-def headline(result: CheckResult) -> str:
-    """The verdict in one line; it names the first culprit."""
-    if result.exit_code == 0:
-        worst = max((r.ratio for r in result.tensors if r.ratio is not None), default=0.0)
-        equal = sum(r.statistics is not None and r.statistics.equal for r in result.tensors)
-        return (
-            f"EQUIVALENT: all {result.compared} tensors within tolerance "
-            f"({equal} exactly equal, the largest error is {worst:.2f} of its tolerance)"
-        )
-    if result.exit_code == 1:
-        if result.culprits:
-            named = result.culprits[0]
-            more = f" (and {len(result.culprits) - 1} more)" if len(result.culprits) > 1 else ""
-            return f"NOT EQUIVALENT: {named.where}, {named.part}{more}"
-        return f"NOT EQUIVALENT: {result.failures[0].id}"
-    if result.compared == 0:
-        return "UNDECIDED: nothing could be compared"
-    first = result.undecided[0]
-    return f"UNDECIDED: {len(result.undecided)} tensors, first {first.id}: {first.note}"
-
-
-def _consequences(result: CheckResult) -> str:
-    modules = {failure.id.module for failure in result.failures}
-    wrong = len(result.culprits)
-    return (
-        f"{len(result.failures)} tensors of {len(modules)} modules differ; in the isolated run "
-        f"{wrong} place{'s are' if wrong > 1 else ' is'} wrong by itself, the rest is a consequence"
-    )
 
 
 def print_trace(facts: dict[str, Any], console: Console) -> None:
@@ -160,9 +131,16 @@ def _table(results: tuple[TensorResult, ...]) -> Table:
             _cell("" if result.worst is None else result.worst.reading.statistic.value),
             _number(relative),
             _number(result.error_eps),
-            _cell(result.note),
+            _cell(_note(result)),
         )
     return table
+
+
+def _note(result: TensorResult) -> str:
+    """Some ranks are right: the others are where to look. Conflicts name them by themselves."""
+    if not result.ranks or result.verdict is Verdict.CONFLICT:
+        return result.note
+    return f"{result.note}{', ' if result.note else ''}on {listed_ranks(result.ranks)}"
 
 
 def _cell(text: str, style: str = "") -> Text:
@@ -178,22 +156,10 @@ def _number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def _counts(result: CheckResult) -> str:
-    counts = ", ".join(f"{count} {verdict.value}" for verdict, count in result.counts().items())
-    noise = len(result.perturbed)
-    runs = f"{noise} perturbed reference run{'s' * (noise != 1)}"
-    return f"{counts or 'nothing compared'}; tolerances from {runs}"
-
-
 def _coverage(result: CheckResult) -> list[str]:
     seen = result.coverage
     lines = [f"gradient hooks: {seen.hooks_fired} of {seen.hooks_expected} fired"]
-    if seen.unfired:
-        lines.append(f"no gradient reached {_few(seen.unfired)}")
-    if seen.never_called:
-        lines.append(f"never called: {_few(seen.never_called)}")
-    if seen.faults:
-        lines.append(f"could not be recorded: {_few(seen.faults)}")
+    lines += [f"{what}: {_few(names)}" for what, names in not_covered(result)]
     return [*lines, *result.notes]
 
 

@@ -1,0 +1,138 @@
+"""Details: what a person wants to see of one suspect tensor, as plain data.
+
+    shards      rank 2 holds [0:4, 32:64], 8e5 times its share of the tolerance
+    tiles       the error in at most 64 x 64 cells of the logical tensor
+    ulp         how many elements are 0, 1, 2-3, 4-7 ... units in the last place off
+    worst_rows  (3, 17) with an error of 0.2, held by rank 2
+
+Enters: what details.py computed. Leaves: JSON. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ttrace.core.ids import TensorId
+from ttrace.core.record import RankInfo
+
+Runs = tuple[tuple[int, int], ...]  # (first index, length), in one dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """What some ranks hold of a tensor, and how wrong it is."""
+
+    ranks: tuple[int, ...]
+    microbatches: tuple[int, ...]
+    role: str  # shard, replica, recomputed, sum
+    runs: tuple[Runs, ...]  # for every dim
+    relative_error: float
+    ratio: float | None  # error over this part's share of the tolerance
+    agrees: bool = True  # a replica that is bitwise what it repeats; others always
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Shard:
+        ratio = data["ratio"]
+        return cls(
+            ranks=tuple(data["ranks"]),
+            microbatches=tuple(data["microbatches"]),
+            role=data["role"],
+            runs=tuple(tuple((run[0], run[1]) for run in runs) for runs in data["runs"]),
+            relative_error=float(data["relative_error"]),
+            ratio=None if ratio is None else float(ratio),
+            agrees=data["agrees"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """One row (every dim fixed but the last), with the ranks that hold it."""
+
+    index: tuple[int, ...]
+    error_norm: float
+    reference_norm: float
+    ranks: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RowError:
+        return cls(
+            index=tuple(data["index"]),
+            error_norm=float(data["error_norm"]),
+            reference_norm=float(data["reference_norm"]),
+            ranks=tuple(data["ranks"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """One suspect. It is drawn as a matrix: all dims but the last are its rows."""
+
+    id: TensorId
+    shape: tuple[int, ...]
+    shards: tuple[Shard, ...]
+    tiles: tuple[tuple[float, ...], ...]  # root mean square of the error in every cell
+    reference_rms: float
+    allowed_rms: float | None  # the tolerance as an error per element
+    ulp: tuple[int, ...]  # counts; entry 0 is equal, entry n is 2**(n-1) to 2**n - 1 units
+    worst_rows: tuple[RowError, ...]
+    wrong_ranks: tuple[int, ...]  # empty when all are wrong, or none by itself
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"id": str(self.id)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Detail:
+        allowed = data["allowed_rms"]
+        return cls(
+            id=TensorId.parse(data["id"]),
+            shape=tuple(data["shape"]),
+            shards=tuple(map(Shard.from_json, data["shards"])),
+            tiles=tuple(tuple(map(float, row)) for row in data["tiles"]),
+            reference_rms=float(data["reference_rms"]),
+            allowed_rms=None if allowed is None else float(allowed),
+            ulp=tuple(data["ulp"]),
+            worst_rows=tuple(map(RowError.from_json, data["worst_rows"])),
+            wrong_ranks=tuple(data["wrong_ranks"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """How one run was configured: what a colleague asks first."""
+
+    role: str  # reference, candidate, perturbed
+    path: str
+    world_size: int
+    mesh: dict[str, int]
+    dtypes: tuple[str, ...]  # of its parameters
+    adapter: str
+    device: str
+    steps: int
+    noise_seed: int | None
+    versions: dict[str, str]
+
+    @classmethod
+    def of(
+        cls, role: str, path: str, info: RankInfo, steps: int, dtypes: Sequence[str]
+    ) -> RunFacts:
+        return cls(
+            role=role,
+            path=path,
+            world_size=info.world_size,
+            mesh={axis: size for axis, (_, size) in info.axes.items()},
+            dtypes=tuple(dtypes),
+            adapter=info.adapter,
+            device=info.device,
+            steps=steps,
+            noise_seed=info.perturbed,
+            versions=info.versions,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RunFacts:
+        return cls(**(data | {"dtypes": tuple(data["dtypes"])}))

@@ -1,0 +1,58 @@
+"""GitHub annotations: the first culprits, at the lines of their code where those are known.
+
+Enters: a CheckResult. Leaves: workflow commands for standard output, and the path of the step
+summary, which takes Markdown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ttrace.core.results import CheckResult
+from ttrace.report import view
+
+_CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are where to look
+
+
+def workflow_commands(result: CheckResult) -> list[str]:
+    """::error file=model.py,line=42,title=NOT EQUIVALENT%3A ...::reason"""
+    title = view.headline(result)
+    if result.exit_code == 0:
+        return [f"::notice title=TTrace::{_data(title)}"]
+    level = "error" if result.exit_code == 1 else "warning"
+    findings = view.findings(result)[:_CULPRITS]
+    if not findings:
+        return [f"::{level} title={_property(title)}::{_data(view.look_first(result) or title)}"]
+    return [
+        f"::{level} {_place(finding.source)}title={_property(title)}::"
+        + _data(f"{finding.where}, {finding.part}: {finding.reason}")
+        for finding in findings
+    ]
+
+
+def summary_file() -> Path | None:
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    return Path(path) if path else None
+
+
+def _place(source: str) -> str:
+    """Annotations are shown at files of the repository; others would point nowhere."""
+    match = re.fullmatch(r"(.+):(\d+)", source)
+    if match is None:
+        return ""
+    path = Path(match[1])
+    if path.is_absolute():
+        if not path.is_relative_to(Path.cwd()):
+            return ""
+        path = path.relative_to(Path.cwd())
+    return f"file={_property(str(path))},line={match[2]},"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,199 @@
+"""One HTML file that shows a whole result: no network, no external script, font or style.
+
+Enters: a CheckResult. Leaves: the text of the page. Its parts stand under page/, put together
+here; the data is compressed JSON, which only ever becomes text nodes and numbers in the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import math
+from collections.abc import Callable, Iterable
+from importlib import resources
+from typing import Any
+
+from ttrace import report
+from ttrace.core.detail import Detail
+from ttrace.core.results import CheckResult, TensorResult
+from ttrace.report import view
+
+# In this order: each uses only what stands above it.
+SCRIPTS = ("dom", "scale", "data", "summary", "heat", "depth", "tensor", "settings", "main")
+
+
+def render(result: CheckResult) -> str:
+    """The page as text."""
+    script = "(() => {\n'use strict';\n" + "\n".join(_part(f"{n}.js") for n in SCRIPTS) + "\n})();"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = json.dumps(payload(result), separators=(",", ":"), allow_nan=False)
+    packed = base64.b64encode(gzip.compress(data.encode(), compresslevel=6, mtime=0)).decode()
+    parts = {
+        "@POLICY@": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        "@STYLE@": _part("style.css"),
+        "@SCRIPT@": script,
+        "@DATA@": packed,
+        "@TITLE@": html.escape(view.headline(result)),
+    }
+    page = _part("page.html")
+    for name, text in parts.items():
+        # The title comes last and alone has words of a user: they must not be taken for a name.
+        page = page.replace(name, text)
+    return page
+
+
+def payload(result: CheckResult) -> dict[str, Any]:
+    """What the page draws. Tensors go column by column: that compresses best."""
+    comparisons = [_comparison("whole step", result)]
+    if result.isolation is not None:
+        comparisons.append(_comparison("isolated", result.isolation))
+    evidence_in = 1 if view.evidence_of(result) is result.isolation else 0
+    return {
+        "headline": view.headline(result),
+        "exit_code": result.exit_code,
+        "look_first": view.look_first(result),
+        "consequences": view.consequences(result),
+        "counts": view.counts(result),
+        "findings": [
+            {
+                "where": finding.where,
+                "part": finding.part,
+                "reason": finding.reason,
+                "class": finding.class_name,
+                "source": finding.source,
+                "more": finding.more,
+                "evidence": [
+                    {"id": e.id, "sentence": e.sentence, "rows": list(e.rows), "note": e.note}
+                    for e in finding.evidence
+                ],
+            }
+            for finding in view.findings(result)
+        ],
+        "evidence_in": evidence_in,
+        "comparisons": comparisons,
+        "modules": [[m.path, m.class_name, m.source] for m in result.modules],
+        "runs": [run.to_json() for run in result.runs],
+        "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
+        "not_covered": [[what, list(names)] for what, names in view.not_covered(result)],
+        "notes": list(result.notes),
+    }
+
+
+def _comparison(name: str, result: CheckResult) -> dict[str, Any]:
+    modules = _Table(tensor.id.module for tensor in result.tensors)
+    kinds = _Table(tensor.id.kind.value for tensor in result.tensors)
+    verdicts = _Table(tensor.verdict.value for tensor in result.tensors)
+    dtypes = _Table(tensor.dtype for tensor in result.tensors)
+    sources = _Table("" if t.tolerance is None else t.tolerance.source for t in result.tensors)
+
+    def column(value: Callable[[TensorResult], object]) -> list[object]:
+        return [value(tensor) for tensor in result.tensors]
+
+    places = {tensor.id: number for number, tensor in enumerate(result.tensors)}
+    return {
+        "name": name,
+        "tables": {
+            "module": modules.names,
+            "kind": kinds.names,
+            "verdict": verdicts.names,
+            "dtype": dtypes.names,
+            "source": sources.names,
+        },
+        "step": column(lambda t: t.id.step),
+        "module": column(lambda t: modules[t.id.module]),
+        "kind": column(lambda t: kinds[t.id.kind.value]),
+        "slot": column(lambda t: t.id.slot),
+        "call": column(lambda t: t.id.call),
+        "verdict": column(lambda t: verdicts[t.verdict.value]),
+        "dtype": column(lambda t: dtypes[t.dtype]),
+        "source": column(lambda t: sources["" if t.tolerance is None else t.tolerance.source]),
+        "shape": column(lambda t: list(t.shape)),
+        "ratio": column(lambda t: _number(t.ratio)),
+        "eps": column(lambda t: _number(t.error_eps)),
+        "relative": column(
+            lambda t: None if t.statistics is None else _number(t.statistics.relative_error)
+        ),
+        "allowed": column(_allowed),
+        "ranks": column(lambda t: list(t.ranks)),
+        "note": column(lambda t: t.note),
+        # One statistic for most; all of them only where something is to be explained.
+        "judged": column(lambda t: _judged(t, every=t.verdict.is_failure)),
+        "details": {
+            places[detail.id]: _detail(detail) for detail in result.details if detail.id in places
+        },
+    }
+
+
+class _Table:
+    """Names by number, so that each is written once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+
+    def __getitem__(self, name: str) -> int:
+        return self._numbers[name]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._numbers)
+
+
+def _allowed(tensor: TensorResult) -> float | str | None:
+    """The tolerance relative to the reference, as the error is drawn."""
+    if tensor.tolerance is None or tensor.statistics is None:
+        return None
+    norm = tensor.statistics.reference_norm
+    return _number(tensor.tolerance.error_norm / norm) if norm else None
+
+
+def _judged(tensor: TensorResult, *, every: bool) -> list[list[object]]:
+    judged = sorted(view.judgements(tensor), key=lambda j: -j.ratio)
+    return [
+        [j.statistic, _number(j.value), _number(j.allowed), _number(j.ratio), j.place]
+        for j in (judged if every else judged[:1])
+    ]
+
+
+def _detail(detail: Detail) -> dict[str, Any]:
+    return {
+        "shards": [
+            {
+                "ranks": list(shard.ranks),
+                "microbatches": list(shard.microbatches),
+                "role": shard.role,
+                "runs": [[list(run) for run in runs] for runs in shard.runs],
+                "relative": _number(shard.relative_error),
+                "ratio": _number(shard.ratio),
+                "agrees": shard.agrees,
+            }
+            for shard in detail.shards
+        ],
+        "tiles": [[_tenths(value) for value in row] for row in detail.tiles],
+        "reference_rms": _number(detail.reference_rms),
+        "allowed_rms": _number(detail.allowed_rms),
+        "ulp": list(detail.ulp),
+        "rows": [
+            [list(row.index), _number(row.error_norm), _number(row.reference_norm), list(row.ranks)]
+            for row in detail.worst_rows
+        ],
+        "ranks": list(detail.wrong_ranks),
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    """Four digits are more than is drawn; JSON has neither infinity nor NaN."""
+    if value is None:
+        return None
+    return float(f"{value:.4g}") if math.isfinite(value) else str(value)
+
+
+def _tenths(value: float) -> int | None:
+    """Ten times log10, whole: finer than colours are told apart, and small; None is zero."""
+    return round(10 * math.log10(value)) if 0 < value < math.inf else None
+
+
+def _part(name: str) -> str:
+    return resources.files(report).joinpath("page", name).read_text(encoding="utf-8")

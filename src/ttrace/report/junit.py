@@ -1,0 +1,69 @@
+"""JUnit XML: one test case for every module and part, for the test tab of a CI system.
+
+Enters: a CheckResult. Leaves: XML text. A failing case says the headline first.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+from ttrace.core.ids import display_module
+from ttrace.core.results import CheckResult, TensorResult, Verdict
+from ttrace.report import view
+
+_SHOWN = 20  # chosen: a CI system shows the message in a small box
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def render(result: CheckResult) -> str:
+    """A suite with a case for every culprit and for every module that was compared."""
+    modules: dict[str, list[TensorResult]] = {}
+    for tensor in result.tensors:
+        modules.setdefault(tensor.id.module, []).append(tensor)
+    suite = ET.Element("testsuite", name="ttrace")
+    failures = skipped = 0
+    for finding in view.findings(result):
+        case = _case(suite, "culprit", f"{finding.where}, {finding.part}")
+        lines = [finding.reason, *(f"{e.id}: {e.sentence}" for e in finding.evidence)]
+        _add(case, "failure", view.headline(result), lines)
+        failures += 1
+    for module, tensors in modules.items():
+        case = _case(suite, "module", display_module(module))
+        failed = [tensor for tensor in tensors if tensor.verdict.is_failure]
+        unsure = [tensor for tensor in tensors if tensor.verdict is Verdict.UNDECIDED]
+        if failed:
+            _add(case, "failure", f"{len(failed)} of {len(tensors)} tensors wrong", _lines(failed))
+            failures += 1
+        elif unsure:
+            _add(case, "skipped", f"{len(unsure)} of {len(tensors)} undecided", _lines(unsure))
+            skipped += 1
+    if not result.compared:
+        _add(_case(suite, "ttrace", "something was compared"), "failure", view.headline(result), [])
+        failures += 1
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(failures))
+    suite.set("skipped", str(skipped))
+    suite.set("errors", "0")
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    ET.indent(suites)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, "unicode") + "\n"
+
+
+def _case(suite: ET.Element, group: str, name: str) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname=f"ttrace.{group}", name=_legal(name))
+
+
+def _add(case: ET.Element, tag: str, message: str, lines: list[str]) -> None:
+    ET.SubElement(case, tag, message=_legal(message)).text = _legal("\n".join(lines))
+
+
+def _lines(tensors: list[TensorResult]) -> list[str]:
+    more = [f"and {len(tensors) - _SHOWN} more"] if len(tensors) > _SHOWN else []
+    return [*(f"{t.id}: {view.evidence(t).sentence}" for t in tensors[:_SHOWN]), *more]
+
+
+def _legal(text: str) -> str:
+    """XML has no place for most control characters, not even escaped."""
+    return _FORBIDDEN.sub(lambda match: repr(match[0])[1:-1], text)

@@ -1,0 +1,59 @@
+"""Markdown for an issue, and for the step summary of a CI run.
+
+Enters: a CheckResult. Leaves: Markdown text: verdict, culprits, first wrong tensors, configuration.
+Names of a user stand in code spans, so that they are no markup.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ttrace.core.results import CheckResult
+from ttrace.report import view
+
+_CULPRITS = 3  # chosen: the first ones are where to look
+_ROWS = 10  # chosen: as in the terminal
+
+
+def render(result: CheckResult) -> str:
+    """Everything a colleague needs to begin."""
+    verdict, _, rest = view.headline(result).partition(": ")
+    lines = [f"### TTrace: {verdict}", "", code(rest) if result.exit_code else rest, ""]
+    for finding in view.findings(result)[:_CULPRITS]:
+        where = f" in {code(finding.source)}" if finding.source else ""
+        lines += [f"- **{code(finding.where)}**, {finding.part}{where}: {code(finding.reason)}"]
+        lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in finding.evidence]
+    if len(result.culprits) > _CULPRITS:
+        lines.append(f"- and {len(result.culprits) - _CULPRITS} more places")
+    shown = result.failures or result.undecided
+    if shown:
+        lines += ["", "| tensor | verdict | error/tolerance | ranks |", "|---|---|---:|---|"]
+        for tensor in shown[:_ROWS]:
+            ratio = "-" if tensor.ratio is None else f"{tensor.ratio:.3g}"
+            ranks = ", ".join(map(str, tensor.ranks)) or "-"
+            name = code(str(tensor.id), cell=True)
+            lines.append(f"| {name} | {tensor.verdict.value} | {ratio} | {ranks} |")
+    lines += ["", view.counts(result)]
+    lines += [f"{what}: {len(names)}" for what, names in view.not_covered(result)]
+    lines += _runs(result)
+    return "\n".join(lines) + "\n"
+
+
+def _runs(result: CheckResult) -> list[str]:
+    lines = [""]
+    for run in result.runs[:2]:
+        mesh = " x ".join(f"{axis} {size}" for axis, size in run.mesh.items()) or "one device"
+        versions = ", ".join(f"{name} {value}" for name, value in run.versions.items())
+        facts = f"{run.world_size} ranks ({mesh}), {', '.join(run.dtypes)} on {run.device}"
+        lines.append(f"- {run.role}: {code(f'{facts}; {versions}')}")
+    return lines if len(lines) > 1 else []
+
+
+def code(text: str, *, cell: bool = False) -> str:
+    """A code span that its content cannot leave."""
+    flat = re.sub(r"\s+", " ", text) or " "
+    if cell:
+        flat = flat.replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", flat)), default=0))
+    pad = " " if flat[0] == "`" or flat[-1] == "`" else ""
+    return f"{fence}{pad}{flat}{pad}{fence}"

@@ -1,0 +1,147 @@
+// Relative error against execution order, with the tolerance as a band, on canvas.
+const SIDES = [
+  ["Forward", new Set(["input", "output", "loss"])],
+  ["Backward and update", new Set(["grad_output", "grad_input", "grad", "main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after", "buffer"])],
+];
+const EDGE = { left: 46, right: 10, top: 8, bottom: 34 };
+
+function depthCharts(data, state, open) {
+  const charts = SIDES.map(([title, kinds]) => {
+    const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": `${title}: error against depth. Arrow keys move from tensor to tensor, Enter opens.` });
+    const chart = { title, kinds, canvas, points: [], at: -1 };
+    canvas.addEventListener("mousemove", (event) => hover(chart, event));
+    canvas.addEventListener("mouseleave", () => { chart.at = -1; hide(); draw(chart); });
+    canvas.addEventListener("click", () => chart.at >= 0 && open(chart.points[chart.at].i));
+    canvas.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20 }[event.key];
+      if (step) {
+        event.preventDefault();
+        chart.at = Math.max(0, Math.min(chart.points.length - 1, chart.at + step));
+        draw(chart);
+        const box = canvas.getBoundingClientRect(), point = chart.points[chart.at];
+        if (point) tip(point, box.left + point.x, box.top + point.y);
+      } else if (event.key === "Enter" && chart.at >= 0) open(chart.points[chart.at].i);
+    });
+    canvas.addEventListener("blur", hide);
+    return chart;
+  });
+  byId("charts").replaceChildren(...charts.map((chart) => el("figure", {}, el("figcaption", {}, chart.title), chart.canvas)));
+
+  function update() {
+    const { comparison, matches } = state;
+    for (const chart of charts) {
+      chart.points = [];
+      for (let i = 0; i < comparison.count; i++) {
+        if (matches[i] && chart.kinds.has(comparison.kind[i]) && comparison.relative[i] != null) chart.points.push({ i });
+      }
+      chart.at = -1;
+      chart.canvas.parentNode.hidden = !chart.points.length;
+      draw(chart);
+    }
+  }
+
+  function range(points) {
+    let low = 0, high = -8;
+    for (const { i } of points) {
+      for (const value of [state.comparison.relative[i], state.comparison.allowed[i]]) {
+        if (!(value > 0) || !Number.isFinite(value)) continue;
+        low = Math.min(low, Math.log10(value));
+        high = Math.max(high, Math.log10(value));
+      }
+    }
+    return [Math.max(-12, Math.floor(low)), Math.ceil(high + 0.2)];
+  }
+
+  function draw(chart) {
+    const { canvas, points } = chart, { comparison } = state;
+    const width = canvas.parentNode.clientWidth - 18, height = 230, ratio = devicePixelRatio || 1;
+    if (width <= 0) return;
+    canvas.width = width * ratio; canvas.height = height * ratio;
+    canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
+    const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+    const ink = (name) => style.getPropertyValue(name).trim();
+    pen.scale(ratio, ratio);
+    pen.font = "10px system-ui, sans-serif";
+    const [low, high] = range(points);
+    const x = (n) => EDGE.left + (points.length > 1 ? n / (points.length - 1) : 0.5) * (width - EDGE.left - EDGE.right);
+    const y = (value) => {
+      const log = value > 0 ? Math.min(high, Math.log10(value)) : low;
+      return EDGE.top + (high - Math.max(low, log)) / (high - low) * (height - EDGE.top - EDGE.bottom);
+    };
+    const floor = height - EDGE.bottom;
+    // The band: what rounding explains.
+    pen.fillStyle = ink("--band");
+    const half = points.length > 1 ? (x(1) - x(0)) / 2 : 8;
+    points.forEach(({ i }, n) => {
+      const top = y(comparison.allowed[i] || 0);
+      pen.fillRect(x(n) - half, top, 2 * half + 0.4, floor - top);
+    });
+    pen.strokeStyle = ink("--line"); pen.fillStyle = ink("--quiet"); pen.lineWidth = 1;
+    const every = Math.max(1, Math.ceil((high - low) / 7));
+    for (let power = low; power <= high; power += every) {
+      const at = Math.round(y(10 ** power)) + 0.5;
+      pen.globalAlpha = 0.6; pen.beginPath(); pen.moveTo(EDGE.left, at); pen.lineTo(width - EDGE.right, at); pen.stroke(); pen.globalAlpha = 1;
+      pen.textAlign = "right"; pen.fillText(`1e${power}`, EDGE.left - 5, at + 3);
+    }
+    names(pen, points, x, floor, width);
+    const wrong = ink("--bad"), right = ink("--accent");
+    for (const part of [false, true]) points.forEach((point, n) => {
+      point.x = x(n); point.y = y(comparison.relative[point.i]);
+      if (comparison.failed[point.i] !== part) return;
+      pen.fillStyle = part ? wrong : right;
+      pen.globalAlpha = part ? 0.95 : 0.6;
+      // Wrong ones are squares: shape tells them apart without colour.
+      if (part) pen.fillRect(point.x - 2, point.y - 2, 4, 4);
+      else { pen.beginPath(); pen.arc(point.x, point.y, 1.7, 0, 7); pen.fill(); }
+    });
+    pen.globalAlpha = 1;
+    const marked = chart.at >= 0 ? points[chart.at] : points.find((point) => point.i === state.chosen);
+    if (marked) { pen.strokeStyle = ink("--ink"); pen.lineWidth = 1.5; pen.beginPath(); pen.arc(marked.x, marked.y, 5.5, 0, 7); pen.stroke(); }
+  }
+
+  function names(pen, points, x, floor, width) {
+    let free = EDGE.left, last = null;
+    points.forEach(({ i }, n) => {
+      const path = state.comparison.modulePath[i];
+      const same = path === last;
+      last = path;
+      if (same || x(n) < free) return;  // before measuring: that is what takes long
+      const name = (path || "(model)").split(".").slice(0, 2).join(".");
+      const shown = name.length > 18 ? `${name.slice(0, 17)}…` : name;
+      const length = pen.measureText(shown).width;
+      if (x(n) + length > width) return;
+      free = x(n) + length + 14;
+      pen.textAlign = "left";
+      pen.fillText(shown, x(n), floor + 15);
+      pen.fillRect(x(n), floor, 1, 5);
+    });
+    pen.textAlign = "center";
+    pen.fillText("execution order →", width / 2, floor + 29);
+  }
+
+  function hover(chart, event) {
+    const box = chart.canvas.getBoundingClientRect(), left = event.clientX - box.left, top = event.clientY - box.top;
+    let best = -1, nearest = 900;  // within 30 pixels
+    chart.points.forEach((point, n) => {
+      const distance = (point.x - left) ** 2 + (point.y - top) ** 2;
+      if (distance < nearest) { nearest = distance; best = n; }
+    });
+    if (best !== chart.at) { chart.at = best; draw(chart); }
+    chart.canvas.style.cursor = best >= 0 ? "pointer" : "default";
+    if (best < 0) hide(); else tip(chart.points[best], event.clientX, event.clientY);
+  }
+
+  function tip({ i }, left, top) {
+    const { comparison } = state, node = byId("tip");
+    node.replaceChildren(el("div", { class: "mono" }, comparison.id[i]),
+      `relative error ${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}; ${comparison.verdict[i]}, ${number(comparison.ratio[i])} of its tolerance`);
+    node.hidden = false;
+    node.style.left = `${Math.min(left + 12, innerWidth - node.offsetWidth - 8)}px`;
+    node.style.top = `${Math.min(top + 14, innerHeight - node.offsetHeight - 8)}px`;
+  }
+
+  function hide() { byId("tip").hidden = true; }
+
+  addEventListener("resize", () => charts.forEach(draw));
+  return { update, draw: () => charts.forEach(draw) };
+}

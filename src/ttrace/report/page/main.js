@@ -1,0 +1,87 @@
+// Puts the parts together: one state, one function that changes what is shown, one that opens a tensor.
+function start(data) {
+  const state = { comparison: null, tree: null, matches: [], matching: 0, chosen: null };
+  const trees = data.comparisons.map(buildTree);
+  byId("failed").hidden = true;
+  document.querySelector("main").hidden = false;
+  const heat = heatMap(data, state, choose), depth = depthCharts(data, state, choose);
+  const search = byId("search"), show = byId("show"), step = byId("step"), which = byId("comparison");
+
+  function options(node, entries) {
+    node.replaceChildren(...entries.map(([value, text]) => el("option", { value }, text)));
+    node.hidden = entries.length < 2;
+  }
+  options(which, data.comparisons.map((comparison, n) => [n, n ? "isolated run" : "whole step"]));
+  options(show, [["all", "all tensors"], ["wrong", "wrong"], ["undecided", "undecided"]]);
+
+  function switchTo(n) {
+    state.comparison = data.comparisons[n];
+    state.tree = trees[n];
+    state.chosen = null;
+    which.value = n;
+    const steps = [...new Set(state.comparison.step)];
+    options(step, steps.length > 1 ? [["", "all steps"], ...steps.map((value) => [value, `step ${value}`])] : [["", "all steps"]]);
+    heat.columns(state.comparison);
+  }
+
+  function filter() {
+    const { comparison } = state, words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = step.value === "" ? null : Number(step.value), wrong = show.value === "wrong", unsure = show.value === "undecided";
+    state.matching = 0;
+    state.matches = comparison.searched.map((id, i) => {
+      const match = (wanted === null || comparison.step[i] === wanted) && (!wrong || comparison.failed[i]) &&
+        (!unsure || comparison.verdict[i] === "undecided") && words.every((word) => id.includes(word));
+      state.matching += match;
+      return match;
+    });
+    heat.update();
+    depth.update();
+  }
+
+  function choose(i) {
+    state.chosen = i;
+    drawTensor(data, state);
+    heat.draw();
+    depth.draw();
+  }
+
+  function openById(n, id) {
+    if (state.comparison !== data.comparisons[n]) switchTo(n);
+    const i = state.comparison.byId.get(id);
+    if (i == null) return;
+    search.value = ""; show.value = "all"; step.value = "";
+    state.chosen = i;
+    filter();
+    heat.reveal(i);
+    drawTensor(data, state);
+  }
+
+  let pause = 0;
+  search.addEventListener("input", () => { clearTimeout(pause); pause = setTimeout(filter, 60); });
+  for (const node of [show, step]) node.addEventListener("change", filter);
+  which.addEventListener("change", () => { switchTo(Number(which.value)); filter(); drawTensor(data, state); });
+  byId("fold").addEventListener("click", heat.foldLayers);
+  addEventListener("keydown", (event) => {
+    if (event.key === "/" && !/^(INPUT|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); search.focus(); }
+    if (event.key === "Escape" && document.activeElement === search) { search.value = ""; filter(); }
+  });
+  const again = () => { drawLegend(); heat.draw(); depth.draw(); drawTensor(data, state); };
+  dark.addEventListener("change", again);
+  addEventListener("beforeprint", () => { printing = true; again(); });
+  addEventListener("afterprint", () => { printing = false; again(); });
+
+  drawSummary(data, openById);
+  drawSettings(data);
+  drawLegend();
+  switchTo(0);
+  const first = data.findings.length && data.findings[0].evidence.length ? data.findings[0].evidence[0].id : null;
+  if (first) openById(data.evidence_in, first);
+  if (state.chosen === null) { filter(); drawTensor(data, state); }
+  document.documentElement.dataset.ready = String(Math.ceil(performance.now()));  // for tests
+}
+
+load().then(start).catch((error) => {
+  byId("failed").hidden = false;
+  byId("failed").textContent = `The report cannot be shown: ${error.message}`;
+  throw error;
+});

@@ -1,0 +1,142 @@
+"""Two training functions, traced in process groups and compared; a difference is an AssertionError.
+
+    NOT EQUIVALENT: mlp, forward
+    culprit: mlp, forward: given the reference's values, output is wrong ...
+    worst place: step0/mlp:output.0: row (3, 17) of dims 0, 1 is 1e+05 times what is allowed ...
+    allowed: error norm 3e-06 (3 x noise of perturbed reference)
+    report: ttrace-out/pytest/test_mlp/report.html
+
+Enters: functions and sizes. Leaves: a result, or the failure with its message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ttrace.core.results import CheckResult
+from ttrace.experiment import Experiment, localized
+from ttrace.launch import TracedRun
+from ttrace.report import view
+from ttrace.report.html import render
+from ttrace.report.json_file import dumps
+from ttrace.testing.process_group import TASK_SECONDS, WorkerPool, shared_pool
+
+ENV_OUT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
+ENV_HTML = "TTRACE_PYTEST_HTML"  # folder for the report of every test, set by --ttrace-html
+_DEFAULT = Path("ttrace-out") / "pytest"  # reports of failures, unless told otherwise
+
+
+class NotEquivalent(AssertionError):
+    """The candidate is not what the reference is; `result` says everything."""
+
+    def __init__(self, message: str, result: CheckResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+def assert_equivalent(
+    reference: Callable[..., Any],
+    candidate: Callable[..., Any],
+    *,
+    world_size: int = 4,
+    reference_world_size: int = 1,
+    reference_args: Sequence[Any] = (),
+    candidate_args: Sequence[Any] = (),
+    steps: int = 1,
+    calibration_runs: int = 1,
+    isolate: bool = True,
+    timeout_seconds: float = TASK_SECONDS,
+    pool: WorkerPool | None = None,
+) -> CheckResult:
+    """Trace both functions and compare; `isolate`: name what is wrong by itself (3 more runs)."""
+    __tracebackhide__ = True  # pytest shows the line of the test
+    workers = pool or shared_pool(max(world_size, reference_world_size))
+    sides = {
+        "reference": (reference_world_size, reference, reference_args),
+        "candidate": (world_size, candidate, candidate_args),
+    }
+
+    def run(traced: TracedRun) -> None:
+        ranks, function, args = sides[str(traced.command)]
+        workers.run(
+            ranks,
+            function,
+            *args,
+            environment=traced.variables,
+            timeout_seconds=traced.timeout_seconds,
+        )
+
+    kept = os.environ.get(ENV_OUT)
+    folder = Path(kept) / _test_name() if kept else Path(tempfile.mkdtemp(prefix="ttrace-"))
+    if kept:
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier session
+        folder.mkdir(parents=True)
+    try:
+        experiment = Experiment(
+            reference="reference",
+            candidate="candidate",
+            folder=folder,
+            steps=steps,
+            timeout_seconds=timeout_seconds,
+            calibration_runs=calibration_runs,
+        )
+        result = experiment.compare(run, lambda *_: None)
+        if isolate and result.exit_code == 1:
+            result = localized(result, experiment.isolate(run, lambda *_: None))
+        if kept:
+            (folder / "result.json").write_text(dumps(result.to_json()), encoding="utf-8")
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    report = _write_report(result, folder if kept else None)
+    if result.exit_code:
+        raise NotEquivalent(failure_message(result, report), result)
+    return result
+
+
+def failure_message(result: CheckResult, report: Path | None) -> str:
+    """Headline, culprit, worst place, allowed value, and where the report is."""
+    lines = [view.headline(result)]
+    source = view.evidence_of(result)
+    shown = next(iter(result.failures or result.undecided), None)
+    lines += [f"culprit: {c.where}, {c.part}: {c.reason}" for c in result.culprits[:3]]
+    tensors = {tensor.id: tensor for tensor in source.tensors}
+    named = [tensors[id_] for c in result.culprits for id_ in c.evidence if id_ in tensors]
+    worst = max(named, key=lambda tensor: tensor.ratio or 0.0, default=shown)
+    if worst is not None:
+        lines.append(f"worst place: {worst.id}: {view.evidence(worst).sentence}")
+        if worst.tolerance is not None:
+            allowed = worst.tolerance
+            lines.append(f"allowed: error norm {allowed.error_norm:.3g} ({allowed.source})")
+    if report is not None:
+        lines.append(f"report: {report}")
+    return "\n".join(lines)
+
+
+def _write_report(result: CheckResult, folder: Path | None) -> Path | None:
+    """For failures always, for others where a folder was asked for."""
+    html = os.environ.get(ENV_HTML)
+    if html:
+        path = Path(html) / f"{_test_name()}.html"
+    elif folder is not None:
+        path = folder / "report.html"
+    elif result.exit_code:
+        path = _DEFAULT / f"{_test_name()}.html"
+    else:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(result), encoding="utf-8")
+    return path
+
+
+def _test_name() -> str:
+    """tests/test_mlp.py::test_tp[4] (call) -> test_mlp.test_tp-4; pytest says which test runs."""
+    current = os.environ.get("PYTEST_CURRENT_TEST", "equivalence").rsplit(" ", 1)[0]
+    name = current.rsplit("/", 1)[-1].replace(".py::", ".")
+    return re.sub(r"[^\w.]+", "-", name).strip("-.")[:120] or "equivalence"

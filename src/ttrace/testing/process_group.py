@@ -1,0 +1,178 @@
+"""Worker processes that run functions in gloo process groups, one fresh group for every task.
+
+Starting Python with torch takes longer than most tests; a process group takes 0.1 s. So workers
+stay. Enters: a function at the top level of its file, which travels by name. Leaves: what it
+returned on every rank.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+TASK_SECONDS = 300.0  # chosen: a step of a small model takes seconds; a shared machine is slower
+# Chosen: groups that somebody still refers to keep threads that spin; a fresh process has none.
+_MOST_THREADS = 40
+_COLLECTIVE_TIMEOUT = timedelta(seconds=60)  # chosen: a rank that never comes is noticed
+
+
+class WorkerPool:
+    """Runs a function on ranks 0..n-1 at once and returns what each returned."""
+
+    def __init__(self, size: int, prepare: Callable[[], None] | None = None) -> None:
+        self._prepare = prepare
+        self._workers = [self._start() for _ in range(size)]
+
+    def run(
+        self,
+        world_size: int,
+        function: Callable[..., Any],
+        *args: Any,
+        environment: dict[str, str] | None = None,
+        timeout_seconds: float = TASK_SECONDS,
+    ) -> list[Any]:
+        """`function` must stand at the top level of its file: it travels by name."""
+        file, name = function.__code__.co_filename, function.__qualname__
+        with tempfile.TemporaryDirectory() as folder:
+            store = str(Path(folder) / "store")
+            for rank, (_, pipe) in enumerate(self._workers[:world_size]):
+                pipe.send((file, name, args, rank, world_size, store, environment or {}))
+            answers = [self._answer(rank, name, timeout_seconds) for rank in range(world_size)]
+        failures = [f"rank {r}:\n{error}" for r, (ok, error) in enumerate(answers) if not ok]
+        if failures:
+            raise AssertionError("\n".join(failures))
+        return [value for _, value in answers]
+
+    def _start(self) -> tuple[Any, Connection]:
+        context = multiprocessing.get_context(_start_method())
+        mine, theirs = context.Pipe()
+        process = context.Process(  # type: ignore[attr-defined]
+            target=_serve, args=(theirs, self._prepare), daemon=True
+        )
+        process.start()
+        theirs.close()
+        return process, mine
+
+    def _answer(self, rank: int, name: str, timeout_seconds: float) -> tuple[bool, Any]:
+        process, pipe = self._workers[rank]
+        try:
+            if not pipe.poll(timeout_seconds):
+                raise EOFError
+            stays, is_value, answer = pipe.recv()
+        except EOFError:
+            self._restart()  # late answers must not be taken for those of the next task
+            raise TimeoutError(f"rank {rank} of {name} gave no answer") from None
+        if not stays:
+            process.join()
+            self._workers[rank] = self._start()
+        return is_value, answer
+
+    def _restart(self) -> None:
+        for process, _ in self._workers:
+            process.kill()
+        self._workers = [self._start() for _ in self._workers]
+
+    def close(self) -> None:
+        for process, pipe in self._workers:
+            pipe.send(None)
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+
+
+@cache
+def shared_pool(size: int) -> WorkerPool:
+    """One for all tests of a session; its workers end with this process."""
+    return WorkerPool(size)
+
+
+def _start_method() -> str:
+    import torch
+
+    # A CUDA context does not survive a fork, and macOS' system libraries do not either.
+    return "fork" if sys.platform == "linux" and not torch.cuda.is_initialized() else "spawn"
+
+
+def _serve(pipe: Connection, prepare: Callable[[], None] | None) -> None:
+    import torch
+
+    warnings.simplefilter("default")  # frameworks warn about what is none of the test's business
+    torch.set_num_threads(1)  # also: a forked OpenMP must not start threads
+    if prepare is not None:
+        prepare()
+    while True:
+        task = pipe.recv()
+        if task is None:
+            return
+        try:
+            answer = (True, _perform(*task))
+        except BaseException:  # noqa: BLE001  (whatever it is, the test must hear of it)
+            answer = (False, traceback.format_exc())
+        stays = _threads() <= _MOST_THREADS
+        pipe.send((stays, *answer))
+        if not stays:
+            return
+
+
+def _threads() -> int:
+    tasks = Path("/proc/self/task")  # on Linux; elsewhere they are not counted
+    return len(list(tasks.iterdir())) if tasks.exists() else 1
+
+
+def _perform(
+    file: str,
+    name: str,
+    args: tuple[Any, ...],
+    rank: int,
+    world_size: int,
+    store: str,
+    environment: dict[str, str],
+) -> Any:
+    import torch.distributed as dist
+
+    function = _load(file, name)
+    before = dict(os.environ)
+    os.environ |= environment
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world_size,
+        timeout=_COLLECTIVE_TIMEOUT,
+    )
+    try:
+        return function(*args)
+    finally:
+        # Models in reference cycles would keep groups alive, whose threads then spin forever.
+        gc.collect()
+        dist.destroy_process_group()
+        os.environ.clear()
+        os.environ |= before
+
+
+def _load(file: str, name: str) -> Callable[..., Any]:
+    module_name = f"pooled_{Path(file).stem}"
+    module = sys.modules.get(module_name)
+    if module is None or getattr(module, "__file__", None) != file:
+        spec = importlib.util.spec_from_file_location(module_name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+    function: Any = module
+    for part in name.split("."):
+        function = getattr(function, part)
+    return function

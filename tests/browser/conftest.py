@@ -1,0 +1,45 @@
+"""A headless chromium; the tests are skipped where it or selenium is not installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from made_results import made
+from ttrace.core.results import CheckResult
+from ttrace.report.html import render
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    pytest.importorskip("selenium")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not installed: `make browser-deps`")
+    from screenshots import open_browser
+
+    opened = open_browser()
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+
+    def page(name: str, result: CheckResult) -> Path:
+        file = folder / f"{name}.html"
+        file.write_text(render(result), encoding="utf-8")
+        return file
+
+    from test_report_forms import hostile
+
+    return {
+        "clean": page("clean", made(4)),
+        "failing": page("failing", made(4, wrong_layer=2)),
+        "hostile": page("hostile", hostile()),
+        "large": page("large", made(140, wrong_layer=100)),
+    }

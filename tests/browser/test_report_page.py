@@ -1,0 +1,119 @@
+"""The HTML report in a browser, opened from disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from screenshots import visit
+
+pytestmark = pytest.mark.browser
+
+Pages = dict[str, Path]
+
+
+def text(browser: Any, selector: str) -> str:
+    return str(
+        browser.execute_script("return document.querySelector(arguments[0]).textContent", selector)
+    )
+
+
+def count(browser: Any, selector: str) -> int:
+    return int(
+        browser.execute_script("return document.querySelectorAll(arguments[0]).length", selector)
+    )
+
+
+def search(browser: Any, words: str) -> None:
+    browser.execute_script(
+        "const box = document.querySelector('#search'); box.value = arguments[0];"
+        "box.dispatchEvent(new Event('input'))",
+        words,
+    )
+    browser.execute_async_script("setTimeout(arguments[0], 150)")
+
+
+@pytest.mark.parametrize("name", ["clean", "failing", "hostile", "large"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_page_opens_from_disk_without_a_word_on_the_console(
+    browser: Any, pages: Pages, name: str, dark: bool
+) -> None:
+    visit(browser, pages[name], dark=dark)
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_verdict_and_culprit_come_first(browser: Any, pages: Pages) -> None:
+    visit(browser, pages["failing"])
+    assert text(browser, "h1") == "NOT EQUIVALENT: layers.2.feed_forward.w2, backward"
+    assert "times what is allowed" in text(browser, "#findings")
+    assert text(browser, "#tensor-name") == "step0/layers.2.feed_forward.w2:grad_input.0"
+
+
+def test_click_on_a_cell_opens_its_tensor(browser: Any, pages: Pages) -> None:
+    visit(browser, pages["failing"])
+    cell = browser.execute_script(
+        "return [...document.querySelectorAll('button.cell:not(.sum)')]"
+        ".find(c => c.title.includes('layers.2.feed_forward.w3:grad_output'))"
+    )
+    wanted = cell.get_attribute("title").splitlines()[0]
+    cell.click()
+    assert text(browser, "#tensor-name") == wanted
+    assert count(browser, "#tensor canvas.difference") == 1
+    assert "rank" in text(browser, "#tensor")
+
+
+def test_evidence_opens_its_tensor(browser: Any, pages: Pages) -> None:
+    visit(browser, pages["failing"])
+    browser.execute_script("document.querySelectorAll('#findings button')[1].click()")
+    assert text(browser, "#tensor-name") == text(browser, "#findings li li:nth-child(2) button")
+
+
+def test_search_and_filter_narrow_the_map(browser: Any, pages: Pages) -> None:
+    visit(browser, pages["failing"])
+    before = text(browser, "#matches")
+    search(browser, "layers.1 w1 output")
+    assert text(browser, "#matches") != before
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('button.cell:not(.sum)')].map(c => c.title)"
+    )
+    assert shown
+    assert all("layers.1" in title and "w1" in title for title in shown)
+    search(browser, "no such tensor")
+    assert text(browser, "#matches").startswith("0 of")
+    search(browser, "")
+    assert text(browser, "#matches") == before
+
+
+def test_keyboard_reaches_a_tensor(browser: Any, pages: Pages) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    visit(browser, pages["failing"])
+    browser.execute_script("document.querySelector('#heat').focus()")
+    before = text(browser, "#tensor-name")
+    ActionChains(browser).send_keys(Keys.ARROW_UP, Keys.ENTER).perform()
+    assert text(browser, "#tensor-name") != before
+    ActionChains(browser).send_keys("/", "wq").perform()
+    assert browser.execute_script("return document.querySelector('#search').value") == "wq"
+
+
+def test_hostile_names_are_text(browser: Any, pages: Pages) -> None:
+    visit(browser, pages["hostile"])
+    assert "<img src=x onerror=alert(1)>" in text(browser, "h1")
+    assert "<img src=x onerror=alert(1)>" in text(browser, "#findings")
+    assert "<img src=x onerror=alert(1)>" in text(browser, "#rows")
+    assert count(browser, "img") == 0
+
+
+def test_ten_thousand_tensors_open_fast_and_do_not_freeze(browser: Any, pages: Pages) -> None:
+    milliseconds = visit(browser, pages["large"])
+    assert int(text(browser, "#matches").split()[2]) > 10_000
+    assert milliseconds < 3000
+    assert count(browser, ".row") < 100
+    slowest = browser.execute_script(
+        "const show = document.querySelector('#show'), begin = performance.now();"
+        "show.value = 'wrong'; show.dispatchEvent(new Event('change'));"
+        "return performance.now() - begin"
+    )
+    assert slowest < 500  # chosen: a pause that is still taken for an answer
