@@ -162,7 +162,7 @@ def bug_rows(lab: Lab, names: Sequence[str]) -> Iterator[str]:
         more = len(wrong.culprits) - 2
         named += f" and {more} more" if more > 0 else ""
         exact = bool(wrong.culprits) and all(
-            where in bug.where and part == bug.part for where, part in wrong.culprits
+            where in bug.where and part in bug.part.split(" or ") for where, part in wrong.culprits
         )
         shown = " ".join(f"{k}={v}" for k, v in layout.items()) or "DP2"
         silent = "silent" if right.result.exit_code == 0 else f"exit {right.result.exit_code}"

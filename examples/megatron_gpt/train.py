@@ -1,6 +1,6 @@
 """Train a small GPT with Megatron-Core; every field of gpt.Layout is a flag.
 
-torchrun --standalone --nproc-per-node 4 train.py --tp 2 --sp --pp 2
+torchrun --standalone --nproc-per-node 4 SCRIPT --tp 2 --sp --pp 2
 """
 
 from functools import partial

@@ -1,5 +1,8 @@
 """What the adapter for Megatron-Core says of parameters, ranges and versions, without a run."""
 
+import difflib
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -49,6 +52,8 @@ def test_an_old_version_is_refused_with_what_is_needed() -> None:
     with pytest.raises(UsageError, match=r"megatron-core 0.9.0 is not supported.*newer"):
         _require_version("0.9.0")
     _require_version("0.16.1")
+    with pytest.raises(UsageError, match=r"0\.15\.0 is not supported"):
+        _require_version("0.15.0")
     _require_version("1.0.0rc1")
 
 
@@ -61,3 +66,12 @@ def test_torch_is_as_before_when_the_patches_are_gone() -> None:
     assert [getattr(torch, name) for name in names] == before
     assert torch.zeros(2).type() == "torch.FloatTensor"
     assert "cuda" not in vars(torch.Tensor)
+
+
+def test_the_example_is_traced_by_at_most_five_lines() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "megatron_gpt"
+    plain, traced = (
+        (folder / name).read_text().splitlines() for name in ("train.py", "train_traced.py")
+    )
+    added = [line for line in difflib.ndiff(plain, traced) if line.startswith("+ ")]
+    assert 0 < len(added) <= 5

@@ -41,7 +41,7 @@ from ttrace.core.layout import Layout
 from ttrace.core.leaves import leaves
 from ttrace.errors import UsageError
 
-OLDEST = (0, 14)  # tested with; earlier ones lack process group collections
+OLDEST = (0, 16)  # the first whose MoE layers dispatch in the steps that are watched
 
 
 class MegatronAdapter:

@@ -32,7 +32,7 @@ _ROW = "decoder.layers.1.mlp.linear_fc2"
 _REDUCTION = "gradient reduction"
 
 
-@bug("Megatron-LM#2237", 2, _ROUTERS, "backward", cp=2, experts=4)
+@bug("Megatron-LM#2237", 2, _ROUTERS, "backward or weight gradient", cp=2, experts=4)
 def auxiliary_loss_context(stack: ExitStack) -> None:
     """The auxiliary loss is not multiplied by the context-parallel size, as the main loss is."""
 
@@ -43,7 +43,7 @@ def auxiliary_loss_context(stack: ExitStack) -> None:
     replace(stack, MoEAuxLossAutoScaler, "set_loss_scale", staticmethod(lambda s: scaled(inner, s)))
 
 
-@bug("Megatron-LM cac8d1a3f0", 2, _ROUTERS, "backward", tp=2, sp=True, experts=4)
+@bug("Megatron-LM cac8d1a3f0", 2, _ROUTERS, "backward or weight gradient", tp=2, sp=True, experts=4)
 def auxiliary_loss_tensor(stack: ExitStack) -> None:
     """The auxiliary loss counts once for every tensor-parallel rank."""
 
