@@ -21,7 +21,6 @@ from unittest import mock
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
 from ttrace.demo import train as demo
 from ttrace.experiment import Experiment
 from ttrace.launch import TracedRun
@@ -90,7 +89,7 @@ class PooledRunner:
             run.folder.parent.mkdir(parents=True, exist_ok=True)
             run.folder.symlink_to(self._done[key].resolve())
             return
-        environment = _environment(run)
+        environment = run.variables
         if config.world_size > 1:
             assert self._pool is not None, "only layouts of one process need no pool"
             self._pool.run(config.world_size, train_rank, config, environment=environment)
@@ -139,17 +138,6 @@ def _splitting(ways: int) -> Iterator[None]:
 
         with mock.patch.object(demo, "build", split_build):
             yield
-
-
-def _environment(run: TracedRun) -> dict[str, str]:
-    values = {ENV_OUT: str(run.folder.resolve()), ENV_STEPS: str(run.steps)}
-    if run.noise is not None:
-        values[ENV_NOISE] = str(run.noise)
-    if run.taps:
-        values[ENV_TAPS] = "1"
-    if run.plans is not None:
-        values[ENV_PLANS] = str(run.plans.resolve())
-    return values
 
 
 def grid(

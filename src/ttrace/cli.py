@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -120,6 +121,9 @@ def diff(
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
     calibration_runs: Calibration = 1,
+    repeat_reference: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
+    ] = False,
     isolate: Annotated[  # noqa: FBT002
         bool, typer.Option(help="After a failure, name what is wrong by itself (3 more runs).")
     ] = True,
@@ -127,7 +131,10 @@ def diff(
     json_file: Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
-    experiment = _experiment("diff", reference, candidate, out, steps, timeout, calibration_runs)
+    experiment = replace(
+        _experiment("diff", reference, candidate, out, steps, timeout, calibration_runs),
+        repeats_reference=repeat_reference,
+    )
     _finish(_diff(experiment, isolate=isolate), experiment.folder, html, json_file)
 
 
@@ -203,11 +210,15 @@ def check(
     perturbed: Annotated[
         list[Path] | None, typer.Option(help="Trace of the reference with noise; may be repeated.")
     ] = None,
+    repeated: Annotated[
+        Path | None, typer.Option(help="The reference recorded once more, without noise.")
+    ] = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Compare two traces."""
-    _finish(_check(reference, candidate, perturbed or []), None, html, json_file)
+    result = _check(reference, candidate, perturbed or [], repeated)
+    _finish(result, None, html, json_file)
 
 
 @app.command()
@@ -356,11 +367,13 @@ def _run_and_wait(run: TracedRun) -> None:
         run_traced(run)
 
 
-def _check(reference: Path, candidate: Path, perturbed: Sequence[Path]) -> CheckResult:
+def _check(
+    reference: Path, candidate: Path, perturbed: Sequence[Path], repeated: Path | None
+) -> CheckResult:
     from ttrace.pipeline import check as run_check
 
     with _comparing() as progress:
-        return run_check(reference, candidate, perturbed, progress)
+        return run_check(reference, candidate, perturbed, progress, repeated=repeated)
 
 
 class _Rate(ProgressColumn):

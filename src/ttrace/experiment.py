@@ -25,6 +25,7 @@ class Experiment:
     steps: int = 1
     timeout_seconds: float = 1800.0
     calibration_runs: int = 1
+    repeats_reference: bool = False
 
     def compare(self, run: Runner, progress: Progress) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
@@ -33,8 +34,11 @@ class Experiment:
             self._run(run, f"perturbed-{seed}", self.reference, noise=seed)
             for seed in range(1, self.calibration_runs + 1)
         ]
+        repeated = None
+        if self.repeats_reference:
+            repeated = self._run(run, "repeated", self.reference)
         candidate = self._run(run, "candidate", self.candidate)
-        return check(reference, candidate, noisy, progress)
+        return check(reference, candidate, noisy, progress, repeated=repeated)
 
     def isolate(self, run: Runner, progress: Progress) -> CheckResult:
         """Run the candidate with every module's input replaced by the reference's.

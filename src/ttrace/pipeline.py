@@ -50,10 +50,13 @@ def check(
     perturbed: Sequence[Path | str] = (),
     progress: Progress | None = None,
     *,
+    repeated: Path | str | None = None,
     isolated: Scales | None = None,
 ) -> CheckResult:
     """Compare two traces; perturbed references say how much rounding explains.
 
+    `repeated`: the reference once more as it is, which tells whether it is deterministic; where it
+    is not, the distance between the two counts as noise.
     `isolated`: the candidate's and the perturbed reference's modules all started from the values of
     the reference, which was recorded with taps; the candidate's gradients have one of these scales.
     """
@@ -61,12 +64,19 @@ def check(
     ours, theirs = Trace.open(reference), Trace.open(candidate)
     noisy = [Trace.open(path) for path in perturbed]
     _require_comparable(ours, theirs, noisy)
+    again = [] if repeated is None else [Trace.open(repeated)]
     with ExitStack() as stack:
-        spans = {id(t): stack.enter_context(SpanReader(t.path)) for t in (ours, theirs, *noisy)}
+        traces = (ours, theirs, *noisy, *again)
+        spans = {id(t): stack.enter_context(SpanReader(t.path)) for t in traces}
         noise = [
             _measure(ours, trace, spans, f"noise {number + 1} of {len(noisy)}", report).measured
             for number, trace in enumerate(noisy)
         ]
+        repetition = ""
+        for trace in again:
+            _require_whole("repeated reference", trace)
+            noise.append(_measure(ours, trace, spans, "repeated reference", report).measured)
+            repetition = _repetition_note(noise[-1])
         compared = _measure(ours, theirs, spans, "candidate", report, scales=isolated)
         aligned = compared.aligned
         yardsticks = _yardsticks(aligned, noise, BlockReader(spans[id(ours)]))
@@ -101,6 +111,7 @@ def check(
                 *_trace_notes(theirs),
                 *aligned.candidate_batch.notes,
                 compared.scale.note,
+                repetition,
             )
             if note
         ),
@@ -304,6 +315,16 @@ def _verdict(
         shape=() if side is None else side.shape,
         dtype="" if side is None or not side.pieces else side.dtype,
         note=note,
+    )
+
+
+def _repetition_note(measured: Mapping[TensorId, Measured]) -> str:
+    differing = [id_ for id_, found in measured.items() if not found.statistics.equal]
+    if not differing:
+        return f"the reference is deterministic: {len(measured)} tensors are bitwise equal again"
+    return (
+        f"the reference is not deterministic: {len(differing)} of {len(measured)} tensors differ "
+        f"between two runs of it, first {differing[0]}; that distance counts as noise"
     )
 
 
