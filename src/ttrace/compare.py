@@ -41,10 +41,14 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One pair of logical tensors, measured in one pass."""
+    """One pair of logical tensors, measured in one pass.
+
+    `moved` tokens went to this expert in one of the runs only; the statistics are of the others.
+    """
 
     statistics: Statistics
     disagreements: tuple[Disagreement, ...] = ()
+    moved: int = 0
 
 
 class Comparator:
@@ -61,6 +65,8 @@ class Comparator:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
         whole = Accumulator(shape=reference.shape)
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
+        routed = _is_routed(reference)
+        moved = 0
         for start, stop in blocks(reference.shape):
             expected = self._reference.read(reference.pieces, reference.shape, start, stop)
             found = self._candidate.read(candidate.pieces, candidate.shape, start, stop)
@@ -68,12 +74,14 @@ class Comparator:
                 held = self._replica.read_piece(piece, candidate.shape, start, stop)
                 for place, values in held:
                     spread.update(found[place], values)
+            moved += _leave_out_moved(expected, found) if routed else 0
             whole.update(expected, _divided(found, scale), start)
         self._reference.finish(reference)
         self._candidate.finish(candidate)
         disagreements = [(piece, spread.result()) for piece, spread in spreads]
         return Measured(
             statistics=whole.result(),
+            moved=moved,
             disagreements=tuple(
                 Disagreement(piece=piece, statistics=result)
                 for piece, result in disagreements
@@ -183,6 +191,24 @@ def _scale_note(factor: float, gains: Sequence[float]) -> str:
         f"activation gradients are {factor:g} times the reference's, as a loss averaged over a "
         "part of the batch makes them; they are compared after dividing by it"
     )
+
+
+def _is_routed(tensor: LogicalTensor) -> bool:
+    """Whether it holds the tokens that a router sent to one expert, and zeros for all others."""
+    return any(record.origin is not None for piece in tensor.pieces for record in piece.records)
+
+
+def _leave_out_moved(expected: torch.Tensor, found: torch.Tensor) -> int:
+    """Clear tokens that only one of the two has; a token is what the first two dims say."""
+    inner = tuple(range(2, expected.ndim))
+    ours, theirs = (
+        (values != 0).any(dim=inner, keepdim=True) if inner else values != 0
+        for values in (expected, found)
+    )
+    moved = ours != theirs
+    for values in (expected, found):
+        values.masked_fill_(moved, 0)
+    return int(moved.sum())
 
 
 def judge(

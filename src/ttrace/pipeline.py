@@ -32,6 +32,7 @@ from ttrace.details import Examiner, suspects
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
 from ttrace.localize_isolated import localize_isolated
+from ttrace.routing import allowed_moves, with_moves
 from ttrace.tolerance import Yardstick, tolerances
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -82,8 +83,13 @@ def check(
         yardsticks = _yardsticks(aligned, noise, BlockReader(spans[id(ours)]))
         allowed = tolerances(yardsticks, isolated=isolated is not None)
         faults = {"reference": _faults(ours), "candidate": _faults(theirs)}
+        moves = allowed_moves([found.moved for run in noise for found in run.values()])
         results = tuple(
-            _verdict(alignment, compared.measured.get(alignment.id), allowed, order, faults)
+            with_moves(
+                _verdict(alignment, compared.measured.get(alignment.id), allowed, order, faults),
+                compared.measured.get(alignment.id),
+                moves,
+            )
             for order, alignment in enumerate(aligned.tensors)
             if not alignment.stored_elsewhere
         )

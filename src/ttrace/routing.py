@@ -1,0 +1,35 @@
+"""Tokens that a router sends elsewhere: a category of its own, not an error of the expert.
+
+A router takes the largest of several numbers. Where two are nearly equal, rounding decides, and a
+token goes to another expert: its row is then missing at one expert and new at another. The values
+of such tokens say nothing of the experts, so they are left out of the comparison (compare.py), and
+their number is judged by how many the noise of a perturbed reference moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ttrace.compare import Measured
+from ttrace.core.results import TensorResult, Verdict
+from ttrace.tolerance.factors import CHOICES_FACTOR, CHOICES_MORE
+
+
+def allowed_moves(moved_by_noise: Iterable[int]) -> float:
+    """How many tokens of one expert may move; none where noise moves none at any of them."""
+    most = max(moved_by_noise, default=0)
+    return CHOICES_FACTOR * most + CHOICES_MORE if most else 0.0
+
+
+def with_moves(result: TensorResult, measured: Measured | None, allowed: float) -> TensorResult:
+    """The verdict with what moved tokens add to it."""
+    if measured is None or not measured.moved:
+        return result
+    tokens = f"{measured.moved} token{'s' if measured.moved > 1 else ''} routed elsewhere"
+    if measured.moved > allowed:
+        ratio = max(result.ratio or 0.0, measured.moved / allowed if allowed else float("inf"))
+        note = f"{tokens}, noise explains {allowed:g}"
+        return replace(result, verdict=Verdict.MISMATCH, ratio=ratio, note=note)
+    note = f"{result.note}; {tokens}" if result.note else tokens
+    return replace(result, note=note)

@@ -1,0 +1,60 @@
+"""Tokens that go to another expert are counted, not taken for errors of the expert."""
+
+import math
+
+import pytest
+import torch
+
+from ttrace.compare import Measured, _leave_out_moved
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.results import TensorResult, Verdict
+from ttrace.core.statistics import Accumulator
+from ttrace.routing import allowed_moves, with_moves
+
+ID = TensorId(step=0, module="experts.0", kind=Kind.INPUT, slot="0")
+
+
+def judged(moved: int, allowed: float, note: str = "") -> TensorResult:
+    whole = Accumulator(shape=(1,))
+    whole.update(torch.ones(1), torch.ones(1))
+    passed = TensorResult(id=ID, verdict=Verdict.PASS, order=0, ratio=0.5, note=note)
+    return with_moves(passed, Measured(statistics=whole.result(), moved=moved), allowed)
+
+
+def test_tokens_of_one_run_are_left_out_and_the_others_kept() -> None:
+    expected = torch.arange(1.0, 25.0).reshape(2, 3, 4)
+    found = expected.clone()
+    expected[0, 1] = 0  # only the candidate sent this token here
+    found[1, 2] = 0  # only the reference sent that one
+    found[1, 0, 3] += 5  # an error of a token that both have
+    assert _leave_out_moved(expected, found) == 2
+    assert (found - expected).nonzero().tolist() == [[1, 0, 3]]
+
+
+def test_without_further_dims_every_number_is_a_token() -> None:
+    expected, found = torch.tensor([[0.0, 2.0, 3.0]]), torch.tensor([[1.0, 2.0, 4.0]])
+    assert _leave_out_moved(expected, found) == 1
+    assert found.tolist() == [[0, 2, 4]]
+
+
+def test_no_token_may_move_where_noise_moves_none() -> None:
+    assert allowed_moves([0, 0]) == 0
+    result = judged(1, allowed_moves([0, 0]))
+    assert result.verdict is Verdict.MISMATCH
+    assert result.ratio == math.inf
+    assert "1 token routed elsewhere, noise explains 0" in result.note
+
+
+def test_as_many_as_noise_moves_pass_with_a_note() -> None:
+    result = judged(2, allowed_moves([0, 1]), note="equal")
+    assert result.verdict is Verdict.PASS
+    assert result.note == "equal; 2 tokens routed elsewhere"
+
+
+@pytest.mark.parametrize("moved", [7, 100])
+def test_many_more_than_noise_moves_are_a_mismatch(moved: int) -> None:
+    assert judged(moved, allowed_moves([1])).verdict is Verdict.MISMATCH
+
+
+def test_nothing_moved_changes_nothing() -> None:
+    assert judged(0, 0.0).note == ""
