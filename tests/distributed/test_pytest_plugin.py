@@ -17,7 +17,7 @@ def run_example(folder: Path, *options: str, **environment: str) -> tuple[int, s
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(EXAMPLE)),
-            *("-p", "ttrace.testing.pytest_plugin", "-p", "no:cacheprovider", *options),
+            *("-p", "no:cacheprovider", *options),
             str(EXAMPLE / "test_mlp.py"),
         ],
         cwd=folder,

@@ -75,6 +75,7 @@ class WorkerPool:
             self._restart()  # late answers must not be taken for those of the next task
             raise TimeoutError(f"rank {rank} of {name} gave no answer") from None
         if not stays:
+            pipe.send(None)
             process.join()
             self._workers[rank] = self._start()
         return is_value, answer
@@ -120,10 +121,8 @@ def _serve(pipe: Connection, prepare: Callable[[], None] | None) -> None:
             answer = (True, _perform(*task))
         except BaseException:  # noqa: BLE001  (whatever it is, the test must hear of it)
             answer = (False, traceback.format_exc())
-        stays = _threads() <= _MOST_THREADS
-        pipe.send((stays, *answer))
-        if not stays:
-            return
+        # Only the pool may dismiss it: tensors in the answer are fetched from this process.
+        pipe.send((_threads() <= _MOST_THREADS, *answer))
 
 
 def _threads() -> int:
