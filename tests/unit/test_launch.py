@@ -217,7 +217,12 @@ class TestHang:
         other = threading.Thread(target=interrupt)
         other.start()
         rank = "sleep 600 & echo $!; wait"
-        outcome = invoke("run", "--out", log.parent, "--timeout", "20", "--", "sh", "-c", rank)
+        # A shell that starts tests in the background lets them ignore interrupts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            outcome = invoke("run", "--out", log.parent, "--timeout", "20", "--", "sh", "-c", rank)
+        finally:
+            signal.signal(signal.SIGINT, before)
         other.join()
         outcome.require(code)
         wait_until(lambda: not is_running(self.rank(log.parent)), seconds=2.0)
