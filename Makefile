@@ -9,7 +9,7 @@ MEGATRON := .venv/.megatron
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
-$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/core/kernel.c
+$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/core/kernel.c src/ttrace/core/kernel_lanes.h
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

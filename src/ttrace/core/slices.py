@@ -78,7 +78,7 @@ class SliceSums:
         if size[last] == self._shape[last]:
             place = np.unravel_index(int(rows.argmax()), rows.shape)
             index = tuple(start[dim] + int(at) for dim, at in zip(leading, place, strict=True))
-            self._offer_row(index, float(rows.max()))
+            self._offer_row(index, float(rows[place]))
         else:
             self._continue_row(tuple(start[dim] for dim in leading), float(rows.sum()))
 
