@@ -5,13 +5,13 @@
    Python, torch or more than two dims; kernel.py mirrors the struct and the enums.
 
    A run (some rows, or a part of a long one) is summed in float, the runs in double; columns are
-   summed in float over the few rows of a panel. That is right as long as no element is NaN or Inf and
-   no square overflows or turns subnormal, and all of these show in the run's own sums: only a panel
-   that fails the test is measured again in double, so healthy panels do not pay for it.
+   summed in float over the few rows of a panel. That is right as long as no element is NaN or Inf
+   and no square overflows or turns subnormal, and all of these show in the run's own sums: only a
+   panel that fails the test is measured again in double, so healthy panels do not pay for it.
 
    Here is what is done once in a while; kernel_lanes.h has the inner loop. Build with -O3
-   -fopenmp-simd -ffp-contract=fast: the pragmas permit the compiler to reorder these sums and nothing
-   else, where -ffast-math would also drop the NaN tests. */
+   -fopenmp-simd -ffp-contract=fast: the pragmas permit the compiler to reorder these sums and
+   nothing else, where -ffast-math would also drop the NaN tests. */
 
 #include <stdint.h>
 #include <string.h>
@@ -186,8 +186,9 @@ INLINE void find_worst(enum type type, struct matrix run, struct sums *sums) {
 
 /* 0 if it cannot be trusted, and then nothing was added. */
 INLINE int add_totals(enum type type, struct matrix run, struct totals totals, struct sums *sums) {
-    if (!trusted(type, run.reference, (int)(run.rows * run.columns), totals.rr)) return 0;
-    if (!is_finite(totals.ee)) return 0;
+    int n = (int)(run.rows * run.columns);
+    if (!trusted(type, run.reference, n, totals.rr) || !is_finite(totals.ee)) return 0;
+    if (!trusted(type, run.candidate, n, (float)totals.cc)) return 0;
     if (totals.signs) count_again(run, &totals);
     if (totals.ee < SMALLEST_TRUSTED_SUM && totals.unequal) return 0;
     sums->error_squared += totals.ee;

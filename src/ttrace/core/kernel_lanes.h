@@ -1,11 +1,11 @@
 /* The pass over panels that hold nothing unusual, once for every instruction set.
 
    kernel.c includes this with LANES (floats in a vector), BLOCK (elements summed in float), NAMED
-   (the names of this set), TARGET (the attribute of its functions) and INTRINSIC where there is one.
+   (the names of this set), TARGET (an attribute of its functions) and INTRINSIC, if there is one.
 
-   The sums of a run stay in vectors until it ends; only the squared error is told apart by row, and its
-   lanes are added up when the panel is done. A loop left to the compiler adds up the lanes of a dozen
-   sums at the end of every row, which takes as long as 200 elements (measured). */
+   The sums of a run stay in vectors until it ends; only the squared error is told apart by row, and
+   its lanes are added up when the panel is done. A loop left to the compiler adds up the lanes of a
+   dozen sums at the end of every row, which takes as long as 200 elements (measured). */
 
 #define STEP (2 * LANES) /* elements of one turn: pairs of sums do not wait for each other */
 
@@ -62,7 +62,7 @@ TARGET INLINE shorts NAMED(order)(floats pairs) {
     return ((bits & 0x7fff) ^ sign) - sign;
 }
 
-/* Two bfloat16 in one word need a shift and a mask, not a shuffle each: the even ones come first. */
+/* Two bfloat16 in one word need a shift and a mask, not a shuffle each: even ones come first. */
 TARGET INLINE void NAMED(widen)(floats pairs, floats wide[2]) {
     wide[0] = (floats)((words)pairs << 16);
     wide[1] = (floats)((words)pairs & 0xffff0000u);
@@ -237,10 +237,13 @@ TARGET INLINE int NAMED(add_panel)(enum type type, int by_column, struct matrix 
         int64_t ahead =
             size_bytes(type, more ? at_once * panel.stride : panel.columns - row * panel.stride);
         int n = (int)(run.rows * run.columns);
-        int done = same ? add_same_bits(type, run, NAMED(squared)(type, run.reference, n), &grown)
-                        : add_totals(type, run,
-                                     NAMED(add_run)(type, by_column, run, ahead, squares, rows + row),
-                                     &grown);
+        int done;
+        if (same) done = add_same_bits(type, run, NAMED(squared)(type, run.reference, n), &grown);
+        else {
+            struct totals totals =
+                NAMED(add_run)(type, by_column, run, ahead, squares, rows + row);
+            done = add_totals(type, run, totals, &grown);
+        }
         if (!done) return 0;
         differs |= !same;
     }
