@@ -68,6 +68,9 @@ def _of_step(results: Sequence[TensorResult], unfired: Set[str]) -> tuple[Culpri
             segments.setdefault(place, []).append(result)
     if any(part == "forward" for _, part in segments):
         cut = ()  # nobody used an output: what the wrong forward does
+    for where in [where for where, part in segments if part == "backward"]:
+        # Both come from the gradient inside the module: one place, not two.
+        segments[where, "backward"] += segments.pop((where, "weight gradient"), [])
     culprits = tuple(
         Culprit(
             where=where,

@@ -24,7 +24,7 @@ from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.reader import Trace
 from ttrace.core.record import ModuleInfo
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
-from ttrace.core.scale import Scales
+from ttrace.core.scale import Scales, declared_scale
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
@@ -166,6 +166,7 @@ def _measure(
             list(pairs.items()),
             reference_splits=aligned.reference_batch.splits_of_batch(),
             candidate_splits=aligned.candidate_batch.splits_of_batch(),
+            declared=declared_scale(reference.loss_parts, candidate.loss_parts),
         )
     else:
         scale = find_isolated_scale(comparator, list(pairs.items()), scales)

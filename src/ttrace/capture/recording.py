@@ -54,6 +54,7 @@ class RecordingTracer:
             world_size=place.world_size,
             axes=place.axes,
             batch=place.batch,
+            loss_parts=place.loss_parts,
             adapter=adapter.name,
             device=_device(adapter),
             perturbed=noise_seed,
@@ -104,6 +105,7 @@ class RecordingTracer:
             with (
                 self._adapter.tracking(),
                 watch_backward(self._around_backward),
+                self._adapter.watch_backward(self._around_backward),
                 watch_clipping(self._before_clipping),
                 self._adapter.watch_clipping(self._before_clipping),
             ):

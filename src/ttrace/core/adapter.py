@@ -26,6 +26,8 @@ class Place:
     world_size: int
     axes: dict[str, tuple[int, int]]  # axis -> (my index, size)
     batch: tuple[int, int] | None  # (my index, count), None when the framework does not say
+    # Over how many ranks gradients are averaged, 1 where they are summed; None: it does not say.
+    loss_parts: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class Held:
 
 NO_BATCH = -1
 BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
+AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
 
 
 class Adapter(Protocol):
@@ -128,6 +131,9 @@ class Adapter(Protocol):
 
     def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
         """Calls `before(norm)` when gradients are clipped by code of the framework's own."""
+
+    def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
+        """Holds `around(losses)` while the framework runs backward past torch.autograd.backward."""
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         """Where an input, an output, or the gradient of one belongs; None: leave it out."""
