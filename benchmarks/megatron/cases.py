@@ -15,7 +15,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "TP2 untied": (2, {"tp": 2, "untied": True}),
     "TP4, 4 groups of queries": (4, {"tp": 4, "groups": 4}),
     "DP2": (2, {}),
-    "DP2 overlapped": (2, {"overlap": True}),
+    # Megatron overlaps from the second step on, when it has seen the order of gradients.
+    "DP2 overlapped, 2 steps": (2, {"overlap": True, "steps": 2}),
     "DP2 per-token loss": (2, {"per_token": True}),
     "DP2 ZeRO-1": (2, {"zero1": True}),
     "DP2 ZeRO-1 overlapped, 2 steps": (
@@ -27,6 +28,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "TP2 SP recompute full": (2, {"tp": 2, "sp": True, "recompute": "full"}),
     "PP2": (2, {"pp": 2}),
     "PP2 untied": (2, {"pp": 2, "untied": True}),
+    "PP2, outputs freed": (2, {"pp": 2, "deallocate": True}),
     "PP2 DP2 per-token loss": (4, {"pp": 2, "per_token": True}),
     "PP3, 2 + 1 + 1 layers": (3, {"pp": 3, "first_stage": 2}),
     "PP2 VPP2": (2, {"pp": 2, "vpp": 2}),
@@ -38,9 +40,9 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "TP2 SP CP2": (4, {"tp": 2, "sp": True, "cp": 2}),
     "TP2 SP DP2 ZeRO-1": (4, {"tp": 2, "sp": True, "zero1": True}),
     "TP2 SP PP2 DP2": (8, {"tp": 2, "sp": True, "pp": 2}),
-    "PP2 VPP2 DP2 ZeRO-1 overlapped": (
+    "PP2 VPP2 DP2 ZeRO-1 overlapped, 2 steps": (
         4,
-        {"pp": 2, "vpp": 2, "zero1": True, "overlap": True, "gather_late": True},
+        {"pp": 2, "vpp": 2, "zero1": True, "overlap": True, "gather_late": True, "steps": 2},
     ),
     "EP2 all-to-all": (2, {"ep": 2, "experts": 4}),
     "EP2 all-gather": (2, {"ep": 2, "experts": 4, "dispatcher": "allgather"}),

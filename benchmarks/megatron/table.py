@@ -86,12 +86,9 @@ def found(entry: Entry) -> bool:
 
 
 def exact(entry: Entry) -> bool:
-    """Something is named, and nothing but what should be."""
-    parts = entry["part"].split(" or ")
-    named = entry["bug"]["named"]
-    return bool(named) and all(
-        where in entry["where"] and part in parts for where, part, _ in named
-    )
+    """All that is itself wrong is named, and nothing else."""
+    named = [[where, part] for where, part, _ in entry["bug"]["named"]]
+    return sorted(named) == entry["expected"]
 
 
 def verdict(entry: Entry) -> str:
