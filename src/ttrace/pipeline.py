@@ -91,7 +91,7 @@ def check(
                 moves,
             )
             for order, alignment in enumerate(aligned.tensors)
-            if not alignment.stored_elsewhere
+            if not alignment.stored_elsewhere and not _is_of_one_framework(alignment)
         )
         coverage = _coverage(theirs)
         if isolated is None:
@@ -175,7 +175,7 @@ def _measure(
         report(what, number, len(pairs))
         factor = compared.factor(id_)
         measured = comparator.measure(expected, found, factor)
-        if id_.kind is Kind.GRAD and measured.disagreements:
+        if id_.kind.is_unreduced and measured.disagreements:
             measured, found = _summed_if_nearer(comparator, (expected, found), factor, measured)
             pairs[id_] = (expected, found)
         compared.measured[id_] = measured
@@ -234,6 +234,12 @@ def _all_modules(trace: Trace) -> tuple[ModuleInfo, ...]:
     """Of all ranks: in a pipeline each holds a part of the model."""
     found = {m.path: m for _, rank in sorted(trace.ranks.items()) for m in rank.info.modules}
     return tuple(found.values())
+
+
+def _is_of_one_framework(alignment: Alignment) -> bool:
+    """Whether only one of the two has a place in which gradients wait for their reduction."""
+    lacks = alignment.reference is None or alignment.candidate is None
+    return lacks and alignment.id.kind is Kind.ACCUMULATED_GRAD and not alignment.candidate_problem
 
 
 def _pair(alignment: Alignment) -> Pair | None:

@@ -22,6 +22,8 @@ NAMES = (
     "norm-sync",
     "context-attention-gradient",
     "norm-of-one-stage",
+    "low-precision-accumulation",
+    "token-loss-context",
 )
 
 

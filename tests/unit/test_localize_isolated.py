@@ -41,6 +41,12 @@ def named(wrong: Mapping[str, Verdict] | str) -> list[tuple[str, str]]:
         ("e:grad_input.0 a:grad.weight", [("e", "backward"), ("a", "weight gradient")]),
         ("a:grad.weight a:main_grad.weight", [("a", "weight gradient")]),
         ("a:main_grad.weight", [("a", "gradient reduction")]),
+        ("a:accumulated_grad.weight a:main_grad.weight", [("a", "gradient accumulation")]),
+        (
+            "a:accumulated_grad.weight a:main_grad.weight e:main_grad.weight",
+            [("a", "gradient accumulation"), ("e", "gradient reduction")],
+        ),
+        ("a:grad.weight a:accumulated_grad.weight", [("a", "weight gradient")]),
     ],
 )
 def test_every_segment_that_is_itself_wrong(wrong: str, places: list[tuple[str, str]]) -> None:

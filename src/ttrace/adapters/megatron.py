@@ -26,6 +26,7 @@ from ttrace.adapters.megatron_optimizer import (
     box_layout,
     flat_boxes,
     watch_clipping,
+    watch_reduction,
 )
 from ttrace.adapters.megatron_paths import (
     expert_modules,
@@ -36,7 +37,15 @@ from ttrace.adapters.megatron_paths import (
     walk,
 )
 from ttrace.adapters.megatron_schedules import watch_backward
-from ttrace.core.adapter import AroundBackward, BeforeClip, Held, Parameter, Place, Spot
+from ttrace.core.adapter import (
+    AroundBackward,
+    BeforeClip,
+    BeforeReduction,
+    Held,
+    Parameter,
+    Place,
+    Spot,
+)
 from ttrace.core.ids import MASTER, Kind
 from ttrace.core.layout import Layout
 from ttrace.core.leaves import leaves
@@ -185,6 +194,9 @@ class MegatronAdapter:
 
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         return watch_backward(around)
+
+    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        return watch_reduction(before)
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         return self._activations.spot(module, kind, slot, tensor)

@@ -5,7 +5,7 @@ Capture asks them and knows no framework; each adapter answers for one framework
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -82,6 +82,7 @@ class Held:
 
 NO_BATCH = -1
 BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
+BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
 AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
 
 
@@ -134,6 +135,9 @@ class Adapter(Protocol):
 
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         """Holds `around(losses)` while the framework runs backward past torch.autograd.backward."""
+
+    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        """Calls `before(parameters)` when their gradients, accumulated, are about to be reduced."""
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         """Where an input, an output, or the gradient of one belongs; None: leave it out."""
