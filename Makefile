@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 MEGATRON := .venv/.megatron
+# Cases at a time, of up to 8 ranks each.
+JOBS ?= 1
 
 .PHONY: demo test test-slow test-browser browser-deps screenshots lint format
 .PHONY: bench bench-bugs bench-megatron bench-power clean
@@ -69,9 +71,11 @@ bench-power: $(STAMP)
 	$(BIN)/python -m benchmarks.power_depth
 	$(BIN)/python -m benchmarks.power_plots
 
-# Every layout in both precisions, every bug and its twin: about an hour on 2 cores.
+# Every layout in both precisions, every bug and its twin: hours on 2 cores, or JOBS=5 on 16. What
+# is in benchmarks/megatron.json is not run again.
 bench-megatron: $(STAMP) $(MEGATRON)
-	PYTHONPATH=tests:examples/megatron_gpt $(BIN)/python -m benchmarks.megatron all
+	PYTHONPATH=tests:examples/megatron_gpt $(BIN)/python -m benchmarks.megatron --jobs $(JOBS)
+	$(BIN)/python -m benchmarks.megatron.table
 
 clean:
 	rm -rf .venv ttrace-out

@@ -61,6 +61,7 @@ class Layout:
     bf16: bool = False
     per_token: bool = False
     layers: int = 4
+    groups: int = 2  # of queries that share keys and values
     first_stage: int = 0  # layers of the first pipeline stage; 0: as many as the others
     batch_p2p: bool = False  # what Megatron does by default, also where gloo cannot
     deallocate: bool = False  # free a stage's output once it is sent
@@ -132,7 +133,7 @@ def configure(layout: Layout) -> TransformerConfig:
         num_layers=layout.layers,
         hidden_size=32,
         num_attention_heads=4,
-        num_query_groups=2,
+        num_query_groups=layout.groups,
         ffn_hidden_size=64,
         mtp_num_layers=layout.mtp or None,
         gated_linear_unit=True,

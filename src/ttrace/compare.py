@@ -120,13 +120,17 @@ def find_loss_scale(
     *,
     reference_splits: Sequence[int],
     candidate_splits: Sequence[int],
+    declared: float | None = None,
 ) -> LossScale:
     """Measure the scale of the loss on the first activation gradient of the backward pass.
 
-    It is removed only when splitting the batch explains it; main gradients are compared as they
-    are, so that a wrong scale shows there.
+    It is removed only when splitting the batch explains it, or when it is the one that the
+    framework declares; main gradients are compared as they are, so that a wrong scale shows there.
     """
     gains = _seed_gains(comparator, pairs)
+    if declared is not None:
+        scales = Scales(allowed=(declared,), likely=declared)
+        return LossScale(factor=declared, scales=scales, note=_scale_note(declared, gains))
     scales = Scales(allowed=explained_scales(reference_splits, candidate_splits))
     if not gains:
         return LossScale(scales=scales)
@@ -178,6 +182,8 @@ def _main_gain(comparator: Comparator, pairs: Sequence[tuple[TensorId, Pair]]) -
 
 
 def _scale_note(factor: float, gains: Sequence[float]) -> str:
+    if not gains:
+        return ""
     middle = stdlib_statistics.median(gains)
     if max(gains) - min(gains) > MARGIN * abs(middle):
         return (

@@ -9,7 +9,7 @@ from ttrace.compare import Comparator, find_loss_scale
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.plan import Plan, plan_file
 from ttrace.core.reader import Trace
-from ttrace.core.scale import Scales
+from ttrace.core.scale import Scales, declared_scale
 from ttrace.core.spans import SpanReader
 
 
@@ -21,7 +21,8 @@ def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
     ours, theirs = Trace.open(reference), Trace.open(run)
     with SpanReader(ours.path) as ours_spans, SpanReader(theirs.path) as theirs_spans:
         aligned = align(ours, theirs, reference_spans=ours_spans, candidate_spans=theirs_spans)
-        scales = _scales(aligned, Comparator(ours_spans, theirs_spans))
+        declared = declared_scale(ours.loss_parts, theirs.loss_parts)
+        scales = _scales(aligned, Comparator(ours_spans, theirs_spans), declared)
     tensors = {
         a.id: a.reference
         for a in aligned.tensors
@@ -39,7 +40,7 @@ def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
     return scales
 
 
-def _scales(aligned: Aligned, comparator: Comparator) -> Scales:
+def _scales(aligned: Aligned, comparator: Comparator, declared: float | None) -> Scales:
     pairs = [
         (a.id, (a.reference, a.candidate))
         for a in aligned.tensors
@@ -51,4 +52,5 @@ def _scales(aligned: Aligned, comparator: Comparator) -> Scales:
         pairs,
         reference_splits=aligned.reference_batch.splits_of_batch(),
         candidate_splits=aligned.candidate_batch.splits_of_batch(),
+        declared=declared,
     ).scales

@@ -10,6 +10,7 @@ frontier is blamed. It must not know traces or tensors.
     gradient of a module's input    that module, backward
     gradient of a module's output   whoever consumed it, backward
     local gradient of a parameter   that module, weight gradient; its reduction where ranks disagree
+    gradient given to the reduction the accumulation of that gradient, or of all
     main gradient                   the reduction of that gradient, or of all; the accumulation
     gradient norm, clipped gradient gradient clipping
     state of the optimizer          the optimizer step
@@ -65,8 +66,11 @@ def stages_after_backward(
     `consequences` are those that an earlier part of the step explains.
     """
     unexplained = [result for result in results if result.id not in consequences]
+    wrong = {_owner(result) for result in _of_kind(unexplained, Kind.ACCUMULATED_GRAD)[1]}
+    reduced = [r for r in unexplained if r.id.kind is not Kind.MAIN_GRAD or _owner(r) not in wrong]
     return (
-        *_main_gradients(unexplained, {}),
+        *_accumulation(unexplained, {}),
+        *_main_gradients(reduced, {}),
         *_clipping(results, {}),
         *(_optimizer_state(unexplained, {}) or _updates(unexplained, {})),
         *_buffers(unexplained, {}),
@@ -193,6 +197,28 @@ def _local_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Cul
     )
 
 
+def _accumulation(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    gradients, failed = _of_kind(results, Kind.ACCUMULATED_GRAD)
+    if not failed:
+        return ()
+    if not _is_everywhere(failed, gradients):
+        return _by_module(failed, "gradient accumulation", "its local gradient passes, accumulated")
+    return (
+        Culprit(
+            where="gradient accumulation",
+            part="main gradient",
+            reason=f"local gradients pass, {len(failed)} of {len(gradients)} sums of them that are "
+            f"given to the reduction do not: {why(failed[0])}",
+            evidence=tuple(result.id for result in failed[:3]),
+        ),
+    )
+
+
+def _owner(result: TensorResult) -> tuple[str, str]:
+    """The parameter that a gradient belongs to."""
+    return result.id.module, result.id.slot
+
+
 def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     gradients, failed = _of_kind(results, Kind.MAIN_GRAD)
     if not failed:
@@ -316,6 +342,7 @@ _LOOKS = (
     _forward,
     _backward,
     _local_gradients,
+    _accumulation,
     _main_gradients,
     _clipping,
     _optimizer_state,

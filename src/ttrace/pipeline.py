@@ -24,7 +24,7 @@ from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.reader import Trace
 from ttrace.core.record import ModuleInfo
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
-from ttrace.core.scale import Scales
+from ttrace.core.scale import Scales, declared_scale
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
@@ -91,7 +91,7 @@ def check(
                 moves,
             )
             for order, alignment in enumerate(aligned.tensors)
-            if not alignment.stored_elsewhere
+            if not alignment.stored_elsewhere and not _is_of_one_framework(alignment)
         )
         coverage = _coverage(theirs)
         if isolated is None:
@@ -166,6 +166,7 @@ def _measure(
             list(pairs.items()),
             reference_splits=aligned.reference_batch.splits_of_batch(),
             candidate_splits=aligned.candidate_batch.splits_of_batch(),
+            declared=declared_scale(reference.loss_parts, candidate.loss_parts),
         )
     else:
         scale = find_isolated_scale(comparator, list(pairs.items()), scales)
@@ -174,7 +175,7 @@ def _measure(
         report(what, number, len(pairs))
         factor = compared.factor(id_)
         measured = comparator.measure(expected, found, factor)
-        if id_.kind is Kind.GRAD and measured.disagreements:
+        if id_.kind.is_unreduced and measured.disagreements:
             measured, found = _summed_if_nearer(comparator, (expected, found), factor, measured)
             pairs[id_] = (expected, found)
         compared.measured[id_] = measured
@@ -233,6 +234,12 @@ def _all_modules(trace: Trace) -> tuple[ModuleInfo, ...]:
     """Of all ranks: in a pipeline each holds a part of the model."""
     found = {m.path: m for _, rank in sorted(trace.ranks.items()) for m in rank.info.modules}
     return tuple(found.values())
+
+
+def _is_of_one_framework(alignment: Alignment) -> bool:
+    """Whether only one of the two has a place in which gradients wait for their reduction."""
+    lacks = alignment.reference is None or alignment.candidate is None
+    return lacks and alignment.id.kind is Kind.ACCUMULATED_GRAD and not alignment.candidate_problem
 
 
 def _pair(alignment: Alignment) -> Pair | None:

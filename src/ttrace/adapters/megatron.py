@@ -26,6 +26,7 @@ from ttrace.adapters.megatron_optimizer import (
     box_layout,
     flat_boxes,
     watch_clipping,
+    watch_reduction,
 )
 from ttrace.adapters.megatron_paths import (
     expert_modules,
@@ -35,7 +36,16 @@ from ttrace.adapters.megatron_paths import (
     unwrapped,
     walk,
 )
-from ttrace.core.adapter import BeforeClip, Held, Parameter, Place, Spot
+from ttrace.adapters.megatron_schedules import watch_backward
+from ttrace.core.adapter import (
+    AroundBackward,
+    BeforeClip,
+    BeforeReduction,
+    Held,
+    Parameter,
+    Place,
+    Spot,
+)
 from ttrace.core.ids import MASTER, Kind
 from ttrace.core.layout import Layout
 from ttrace.core.leaves import leaves
@@ -86,6 +96,9 @@ class MegatronAdapter:
             world_size=dist.get_world_size(),
             axes={axis: place for axis, place in axes.items() if place[1] > 1},
             batch=(_rank("data"), _size("data")),
+            loss_parts=1
+            if self._config.calculate_per_token_loss
+            else _size("data") * _size("context"),
         )
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -178,6 +191,12 @@ class MegatronAdapter:
 
     def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
         return watch_clipping(before)
+
+    def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
+        return watch_backward(around)
+
+    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        return watch_reduction(before)
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         return self._activations.spot(module, kind, slot, tensor)

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.optimizer import optimizer as megatron_optimizer
 from torch import nn
 from torch.optim import Optimizer
 
-from ttrace.core.adapter import BeforeClip
+from ttrace.core.adapter import BeforeClip, BeforeReduction
 from ttrace.core.layout import Layout, Run
 
 Box = tuple[tuple[int, int], ...]  # start and stop of every dim
@@ -137,3 +138,19 @@ def watch_clipping(before: BeforeClip) -> Iterator[None]:
         yield
     finally:
         megatron_optimizer.clip_grad_by_total_norm_fp32 = original
+
+
+@contextmanager
+def watch_reduction(before: BeforeReduction) -> Iterator[None]:
+    """A group of buckets is reduced when every microbatch was added to it."""
+    original: Callable[..., None] = _ParamAndGradBucketGroup.start_grad_sync
+
+    def start(group: Any, *args: Any, **kwargs: Any) -> None:
+        before(group.params)
+        original(group, *args, **kwargs)
+
+    _ParamAndGradBucketGroup.start_grad_sync = start
+    try:
+        yield
+    finally:
+        _ParamAndGradBucketGroup.start_grad_sync = original

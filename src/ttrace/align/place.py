@@ -181,7 +181,7 @@ class Placer:
         shared = split and not reordered
         shared = shared and (local == shape or self._is_shard_of_table(record, records, shape))
         contributes = record.id.kind is Kind.LOSS and shard in self._batch.parts
-        contributes = contributes or record.id.kind is Kind.GRAD
+        contributes = contributes or record.id.kind.is_unreduced
         if shared and (record.id.kind.is_gradient_of_activation or not shape):
             contributes = True
         if local == shape and not reordered:
@@ -354,7 +354,7 @@ class Placer:
     def _require_all_groups(self, records: Sequence[Record]) -> None:
         """A gradient has a term wherever its value was; a loss, in the same microbatches."""
         id_ = records[0].id
-        if id_.kind is Kind.GRAD:
+        if id_.kind.is_unreduced:
             return  # a parameter that a microbatch does not use gets nothing from it
         if id_.kind is Kind.LOSS:
             stored = {record.microbatch for record in self._trace.by_id()[id_]}

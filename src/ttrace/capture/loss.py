@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
 
-Around = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
+from ttrace.core.adapter import AroundBackward
 
 
 @contextmanager
-def watch_backward(around: Around) -> Iterator[None]:
+def watch_backward(around: AroundBackward) -> Iterator[None]:
     """While open, holds `around(losses)` during every backward pass.
 
     A backward with explicit gradients is a piece of a longer chain (a pipeline stage) and starts

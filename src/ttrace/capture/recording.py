@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
@@ -54,6 +54,7 @@ class RecordingTracer:
             world_size=place.world_size,
             axes=place.axes,
             batch=place.batch,
+            loss_parts=place.loss_parts,
             adapter=adapter.name,
             device=_device(adapter),
             perturbed=noise_seed,
@@ -86,6 +87,7 @@ class RecordingTracer:
         self._handles = [opt.register_step_pre_hook(self._before_update) for opt in optimizers]
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]
         self._updated: set[int] = set()
+        self._accumulated: set[int] = set()
         # Also in children of multiprocessing, where atexit does not run.
         self._at_exit = Finalize(None, self._close, exitpriority=0)
 
@@ -104,8 +106,10 @@ class RecordingTracer:
             with (
                 self._adapter.tracking(),
                 watch_backward(self._around_backward),
+                self._adapter.watch_backward(self._around_backward),
                 watch_clipping(self._before_clipping),
                 self._adapter.watch_clipping(self._before_clipping),
+                self._adapter.watch_reduction(self._before_reduction),
             ):
                 yield
         except BaseException:
@@ -125,6 +129,7 @@ class RecordingTracer:
         self._clipped = self._clipped_taken = False
         self._norm = None
         self._updated.clear()
+        self._accumulated.clear()
         self._hooks.begin(self._done)
         self._guarded("the parameters' hooks", self._begin_weights)
         self._guarded("the buffers", self._buffers.begin)
@@ -193,6 +198,22 @@ class RecordingTracer:
                 f"step {self._done}: no local gradient was seen of {', '.join(unseen[:3])}{more}, "
                 "only the reduced one"
             )
+
+    def _before_reduction(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self._guarded("accumulated gradients", lambda: self._take_accumulated(parameters))
+
+    def _take_accumulated(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        reduced = {id(parameter) for parameter in parameters} - self._accumulated
+        self._accumulated |= reduced
+        for p in self._adapter.parameters():
+            gradient = self._adapter.main_grad(p.tensor) if id(p.tensor) in reduced else None
+            if gradient is not None:
+                id_ = TensorId(
+                    step=self._done, module=p.module, kind=Kind.ACCUMULATED_GRAD, slot=p.name
+                )
+                layout = self._adapter.local_gradient_layout(p.module, p.name)
+                # A copy: the reduction changes it in place, which its object need not tell.
+                self._recorder.value(id_, gradient.detach().clone(), layout=layout)
 
     def _before_clipping(self, norm: torch.Tensor | None) -> torch.Tensor | None:
         """The norm may wait for its reduction, which torch would do next: done here, it is seen."""

@@ -5,7 +5,7 @@ Capture asks them and knows no framework; each adapter answers for one framework
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,6 +26,8 @@ class Place:
     world_size: int
     axes: dict[str, tuple[int, int]]  # axis -> (my index, size)
     batch: tuple[int, int] | None  # (my index, count), None when the framework does not say
+    # Over how many ranks gradients are averaged, 1 where they are summed; None: it does not say.
+    loss_parts: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ class Held:
 
 NO_BATCH = -1
 BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
+BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
+AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
 
 
 class Adapter(Protocol):
@@ -128,6 +132,12 @@ class Adapter(Protocol):
 
     def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
         """Calls `before(norm)` when gradients are clipped by code of the framework's own."""
+
+    def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
+        """Holds `around(losses)` while the framework runs backward past torch.autograd.backward."""
+
+    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        """Calls `before(parameters)` when their gradients, accumulated, are about to be reduced."""
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         """Where an input, an output, or the gradient of one belongs; None: leave it out."""

@@ -26,6 +26,8 @@ class Kind(StrEnum):
     GRAD_OUTPUT = "grad_output"
     GRAD_INPUT = "grad_input"
     GRAD = "grad"  # of a parameter, by one microbatch of one rank, before any reduction
+    # by all microbatches of one rank, as the reduction gets it, where the framework keeps that
+    ACCUMULATED_GRAD = "accumulated_grad"
     MAIN_GRAD = "main_grad"  # after every reduction, before clipping
     GRAD_NORM = "grad_norm"  # by which gradients are clipped
     CLIPPED_GRAD = "clipped_grad"  # as the optimizer gets it, where something clipped
@@ -45,7 +47,12 @@ class Kind(StrEnum):
     @property
     def carries_loss_scale(self) -> bool:
         """Whether the factor by which a rank scales its own loss is still in it."""
-        return self.is_gradient_of_activation or self in (Kind.LOSS, Kind.GRAD)
+        return self.is_gradient_of_activation or self is Kind.LOSS or self.is_unreduced
+
+    @property
+    def is_unreduced(self) -> bool:
+        """Whether it is a gradient of a parameter to which ranks and microbatches still add."""
+        return self in (Kind.GRAD, Kind.ACCUMULATED_GRAD)
 
 
 MASTER = ".master"  # ends the slot of a parameter's copy in full precision

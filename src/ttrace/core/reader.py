@@ -75,6 +75,10 @@ class Trace:
         return next(iter(self.ranks.values())).info.world_size
 
     @property
+    def loss_parts(self) -> int | None:
+        return next(iter(self.ranks.values())).info.loss_parts
+
+    @property
     def missing_ranks(self) -> tuple[int, ...]:
         return tuple(rank for rank in range(self.world_size) if rank not in self.ranks)
 

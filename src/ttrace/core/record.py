@@ -110,6 +110,7 @@ class RankInfo:
     world_size: int
     axes: dict[str, tuple[int, int]] = field(default_factory=dict)  # axis -> (my index, size)
     batch: tuple[int, int] | None = None  # (my index, count) among data-parallel ranks, if known
+    loss_parts: int | None = None  # over how many ranks gradients are averaged, if known
     adapter: str = "native"
     device: str = "cpu"
     perturbed: int | None = None  # seed of the injected rounding noise
@@ -122,6 +123,7 @@ class RankInfo:
             "world_size": self.world_size,
             "axes": {axis: list(place) for axis, place in self.axes.items()},
             "batch": None if self.batch is None else list(self.batch),
+            "loss_parts": self.loss_parts,
             "adapter": self.adapter,
             "device": self.device,
             "perturbed": self.perturbed,
@@ -136,6 +138,7 @@ class RankInfo:
             world_size=data["world_size"],
             axes={axis: (place[0], place[1]) for axis, place in data["axes"].items()},
             batch=None if data["batch"] is None else (data["batch"][0], data["batch"][1]),
+            loss_parts=_count(data.get("loss_parts")),
             adapter=data["adapter"],
             device=data["device"],
             perturbed=data["perturbed"],
@@ -181,3 +184,9 @@ class Summary:
             faults=tuple(data["faults"]),
             notes=tuple(data["notes"]),
         )
+
+
+def _count(value: Any) -> int | None:
+    if value is None or (type(value) is int and value > 0):
+        return value
+    raise ValueError(f"{value!r} is not a number of parts")

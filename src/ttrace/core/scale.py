@@ -33,6 +33,11 @@ class Scales:
         return nearest if abs(gain / nearest - 1) <= MARGIN else self.likely
 
 
+def declared_scale(ours: int | None, theirs: int | None) -> float | None:
+    """Where both frameworks say over how many ranks they average gradients, nothing is guessed."""
+    return None if ours is None or theirs is None else theirs / ours
+
+
 def explained_scales(
     reference_splits: Sequence[int], candidate_splits: Sequence[int]
 ) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 Plant = Callable[[ExitStack], None]
+Place = tuple[str, str]  # where, and which part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +24,17 @@ class Bug:
     source: str  # where it was real
     ranks: int
     layout: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    where: tuple[str, ...]
-    part: str
+    expected: frozenset[Place]  # what is itself wrong, all of it
     plant: Plant
     twin: Plant | None = None
     twin_in_reference: bool = False  # the reference does the same thing, right
+    mistake: str = ""  # the flag of the layout that is itself the bug: the twin goes without
+    attempts: int = 1  # a race is tried again until it shows
     in_paper: bool = False
+
+    @property
+    def correct_layout(self) -> dict[str, Any]:
+        return {name: value for name, value in self.layout.items() if name != self.mistake}
 
 
 BUGS: dict[str, Bug] = {}
@@ -40,25 +46,34 @@ def bug(
     where: str | tuple[str, ...],
     part: str,
     *,
+    also: tuple[Place, ...] = (),
     in_paper: bool = False,
     twin: Plant | None = None,
     twin_in_reference: bool = False,
+    mistake: str = "",
+    attempts: int = 1,
     **layout: Any,
 ) -> Callable[[Plant], Plant]:
-    """Register a function that plants a bug; its name is the bug's."""
+    """Register a function that plants a bug; its name is the bug's.
+
+    `where` and `part` must be named, and `also` these. They follow from what is planted, not
+    from what a run has named.
+    """
 
     def register(plant: Plant) -> Plant:
         name = plant.__name__.replace("_", "-")
+        places = (where,) if isinstance(where, str) else where
         BUGS[name] = Bug(
             name=name,
             source=source,
             ranks=ranks,
             layout=MappingProxyType(layout),
-            where=(where,) if isinstance(where, str) else where,
-            part=part,
+            expected=frozenset((place, part) for place in places).union(also),
             plant=plant,
             twin=twin,
             twin_in_reference=twin_in_reference,
+            mistake=mistake,
+            attempts=attempts,
             in_paper=in_paper,
         )
         return plant
@@ -69,8 +84,7 @@ def bug(
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Hold the bug of this name; with `twin:` before it, what does the same thing right."""
-    from ttrace.testing import megatron_bugs_paper, megatron_bugs_upstream  # noqa: F401
-
+    all_bugs()
     plain = name.removeprefix("twin:")
     chosen = BUGS[plain].twin if name != plain else BUGS[plain].plant
     with ExitStack() as stack:
@@ -80,7 +94,11 @@ def planted(name: str) -> Iterator[None]:
 
 
 def all_bugs() -> dict[str, Bug]:
-    from ttrace.testing import megatron_bugs_paper, megatron_bugs_upstream  # noqa: F401
+    from ttrace.testing import (  # noqa: F401
+        megatron_bugs_paper,
+        megatron_bugs_step,
+        megatron_bugs_upstream,
+    )
 
     return BUGS
 

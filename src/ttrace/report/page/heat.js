@@ -1,7 +1,7 @@
 // The model as a tree by kinds of tensors. Only the rows in sight are elements, so 10,000 tensors are no more than 40.
 const GROUPS = [
   ["forward", ["param", "input", "output", "loss", "buffer"]],
-  ["backward", ["grad_output", "grad_input", "grad"]],
+  ["backward", ["grad_output", "grad_input", "grad", "accumulated_grad"]],
   ["update", ["main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after"]],
 ];
 const ROW = 21;

@@ -1,0 +1,135 @@
+"""Runs the cases that are not yet in benchmarks/megatron.json; every finished one is written there.
+
+$ python -m benchmarks.megatron [layouts | bugs | NAME ...] [--jobs N] [--again]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from benchmarks.megatron.job import perform, quieten
+from benchmarks.megatron.table import JSON, silent, verdict
+from ttrace.errors import UsageError
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the patches for CPU are for machines without a GPU
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+_PERIOD = 600.0  # chosen: seconds over which the rate is a mean; a case takes up to a minute
+
+if TYPE_CHECKING:
+    from benchmarks.megatron.cases import Case
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when every case that was asked for has been run without an error."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.megatron", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="layouts, bugs, or single cases")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time, up to 8 ranks each")
+    parser.add_argument("--again", action="store_true", help="also cases that are in the file")
+    parser.add_argument("--json", type=Path, default=JSON, help="where results are kept")
+    asked = parser.parse_args(arguments)
+    from benchmarks.megatron.cases import all_cases, chosen
+
+    quieten()
+    known = all_cases()
+    found = _load(asked.json, known)
+    try:
+        cases = chosen(known, asked.names)
+    except UsageError as error:
+        parser.error(str(error))
+    left = [c for c in cases if asked.again or "seconds" not in found[c.table][c.name]]
+    failed = _run(left, asked.jobs, found, asked.json)
+    return 1 if failed else 0
+
+
+def _run(
+    cases: Sequence[Case], jobs: int, found: dict[str, dict[str, Any]], file: Path
+) -> list[str]:
+    """Names of cases that ended with an error."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    failed = []
+    with (
+        tempfile.TemporaryDirectory(prefix="megatron-") as folder,
+        Progress(*columns, console=console, speed_estimate_period=_PERIOD) as progress,
+        # Not forked: a copy of this process has threads' locks, but not the threads.
+        ProcessPoolExecutor(jobs, get_context("spawn"), quieten) as executor,
+    ):
+        task = progress.add_task("cases", total=len(cases))
+        running = {executor.submit(perform, case, folder): case for case in cases}
+        for future in as_completed(running):
+            case, entry = running[future], future.result()
+            found[case.table][case.name] = entry
+            _save(found, file)
+            progress.advance(task)
+            console.print(Text(f"{case.table}: {case.name}: {_told(case, entry)}"))
+            if "error" in entry:
+                failed.append(case.name)
+    return failed
+
+
+class _Rate(ProgressColumn):
+    """Cases a minute."""
+
+    def render(self, task: Task) -> Text:
+        minutes = (task.elapsed or 0.0) / 60
+        return Text(f"{task.completed / minutes:.1f}/min" if minutes else "")
+
+
+def _told(case: Case, entry: dict[str, Any]) -> str:
+    if "error" in entry:
+        return f"ERROR {entry['error']}"
+    if case.bug:
+        named = "; ".join(f"{where}, {part}" for where, part, _ in entry["bug"]["named"])
+        return f"{named or 'nothing'}; twin {silent(entry['twin'])}; {entry['seconds']:.0f} s"
+    return f"{verdict(entry)}, {entry['largest']}, {entry['seconds']:.0f} s"
+
+
+def _load(file: Path, known: Sequence[Case]) -> dict[str, dict[str, Any]]:
+    """In the order of the cases; one that was not run yet is empty."""
+    read = json.loads(file.read_text()) if file.exists() else {}
+    found: dict[str, dict[str, Any]] = {}
+    for case in known:
+        table = found.setdefault(case.table, {})
+        table[case.name] = read.get(case.table, {}).get(case.name, {})
+    return found
+
+
+def _save(found: dict[str, dict[str, Any]], file: Path) -> None:
+    """All or nothing: a run may be ended at any time."""
+    fresh = file.with_suffix(".new")
+    ran = {table: {k: v for k, v in rows.items() if v} for table, rows in found.items()}
+    fresh.write_text(json.dumps(ran, indent=1) + "\n")
+    fresh.replace(file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
