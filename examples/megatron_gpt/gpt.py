@@ -86,14 +86,22 @@ def parse() -> Layout:
 def run(train: Callable[[Layout], None]) -> None:
     """Train in the layout that the command line asks for."""
     layout = parse()
-    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost"}.items():
+    alone = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": 0}
+    for name, value in alone.items():
         os.environ.setdefault(name, str(value))
-    os.environ.setdefault("MASTER_PORT", "29500")
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group(choose_device())
     initialise(layout)
     train(layout)
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
+
+
+def choose_device() -> str:
+    """NCCL with a GPU of its own for every rank; gloo where ranks share one, or there is none."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % gpus)
+    return "nccl" if gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)) else "gloo"
 
 
 def initialise(layout: Layout) -> None:
@@ -220,7 +228,7 @@ def build(layout: Layout) -> tuple[list[DistributedDataParallel], TransformerCon
                     use_distributed_optimizer=layout.zero1,
                     bucket_size=2000 if layout.overlap else None,
                 ),
-                model,
+                model.cuda(),
                 disable_bucketing=stage > 0,
             )
         )
@@ -267,13 +275,13 @@ def batches(layout: Layout, step: int) -> Iterator[dict[str, torch.Tensor]]:
             "loss_mask": keep[index, :, 1:].float(),
             "position_ids": torch.arange(layout.length).repeat(layout.micro_batch, 1),
         }
-        yield get_batch_on_this_cp_rank(batch)
+        yield get_batch_on_this_cp_rank({name: part.cuda() for name, part in batch.items()})
 
 
 def forward_step(layout: Layout, data: Iterator[dict[str, torch.Tensor]], model: Any) -> Any:
     """What Megatron's schedules call for every microbatch."""
     batch = next(data)
-    causal = torch.ones(layout.length, layout.length, dtype=torch.bool).triu(1)[None, None]
+    causal = torch.ones(layout.length, layout.length, dtype=torch.bool).triu(1)[None, None].cuda()
     output = model(batch["tokens"], batch["position_ids"], causal, labels=batch["labels"])
     return output, partial(loss_of, layout, batch["loss_mask"])
 

@@ -18,6 +18,8 @@ from ttrace.errors import CommandFailed, UsageError
 
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
 _POLL_SECONDS = 0.05  # chosen: not noticed by a person
+_SEARCHED_LINES = 2000  # a traceback of every rank of a node
+_TORCHRUN_SUMMARY = "torch/distributed/elastic/multiprocessing/api.py"
 _LAST_LINES = 20  # chosen: a Python traceback fits
 
 
@@ -150,6 +152,8 @@ def _name(number: int) -> str:
 
 def _tail(run: TracedRun) -> str:
     with run.log.open(errors="replace") as log:
-        lines = deque(log, maxlen=_LAST_LINES)
-    text = "".join(lines).rstrip()
+        lines = list(deque(log, maxlen=_SEARCHED_LINES))
+    # What torchrun adds when a rank fails is longer than what the rank had to say.
+    summary = next((i for i, line in enumerate(lines) if _TORCHRUN_SUMMARY in line), None)
+    text = "".join((lines[:summary] or lines)[-_LAST_LINES:]).rstrip()
     return f"Its output is in {run.log}" + (f"; the last lines:\n{text}" if text else " (empty)")

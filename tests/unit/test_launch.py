@@ -94,6 +94,13 @@ class TestFailure:
     def test_of_a_silent_command_says_that_it_was_silent(self, tmp_path: Path) -> None:
         assert failure("exit 3", tmp_path / "out").endswith("output.log (empty)")
 
+    def test_of_torchrun_shows_what_the_rank_said(self, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text("raise ValueError('the very cause')\n")
+        torchrun = "-m torch.distributed.run --standalone --nproc-per-node 1"
+        text = failure(f"{sys.executable} {torchrun} {script}", tmp_path / "out")
+        assert text.splitlines()[-1].endswith("ValueError: the very cause")
+
     def test_of_a_command_that_recorded_nothing_says_what_to_add(self, tmp_path: Path) -> None:
         text = failure("echo trained", tmp_path / "out")
         assert "ended well but recorded nothing" in text

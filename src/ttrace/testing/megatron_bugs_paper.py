@@ -164,7 +164,9 @@ def stage_division(stack: ExitStack) -> None:
 def _quantised(tensor: torch.Tensor, amax: torch.Tensor) -> torch.Tensor:
     """FP8 (E4M3) and back, with straight-through gradients."""
     scale = _E4M3_MAX / amax.clamp(min=1e-12)
-    low = (tensor.detach() * scale).to(torch.float8_e4m3fn).to(tensor.dtype) / scale
+    # Not every version of PyTorch saturates: what rounds to more than the largest may become NaN.
+    scaled = (tensor.detach() * scale).clamp(-_E4M3_MAX, _E4M3_MAX)
+    low = scaled.to(torch.float8_e4m3fn).to(tensor.dtype) / scale
     return tensor + (low - tensor.detach())
 
 
