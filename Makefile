@@ -67,9 +67,9 @@ bench-bugs: $(STAMP)
 # Clean runs, planted errors, and the plots of docs/: about an hour on two cores.
 bench-power: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	PYTHONPATH=tests $(BIN)/python -m benchmarks.power
-	$(BIN)/python -m benchmarks.power_depth
-	$(BIN)/python -m benchmarks.power_plots
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.power --jobs 2
+	$(BIN)/python -m benchmarks.power.depth
+	$(BIN)/python -m benchmarks.power.plots
 
 # Every layout in both precisions, every bug and its twin: hours on 2 cores, or JOBS=5 on 16. What
 # is in benchmarks/megatron.json is not run again.

@@ -1,6 +1,6 @@
 """Measured error, predicted tolerance and bound against depth, from 4 to 64 layers.
 
-$ python -m benchmarks.power_depth --out benchmarks/power_depth.json
+$ python -m benchmarks.power.depth --out benchmarks/power/depth.json
 """
 
 from __future__ import annotations
@@ -8,14 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.power_methods import comparable, depth_bound
-from benchmarks.power_runs import Model, PooledRunner, experiment
+from benchmarks.power.methods import comparable, depth_bound
+from benchmarks.power.runs import Model, PooledRunner, experiment, prepare
 from ttrace.core.results import TensorResult
 
 DEPTHS = (4, 8, 16, 32, 64)
@@ -47,12 +44,10 @@ def _point(result: TensorResult, layers: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/power_depth.json"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("depth.json"))
     parser.add_argument("--depths", default=",".join(map(str, DEPTHS)))
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.backends.mkldnn.set_flags(False)
+    prepare()
     points: dict[str, dict[str, Any]] = {"float32": {}, "bfloat16": {}}
     with tempfile.TemporaryDirectory() as name:
         for depth in map(int, options.depths.split(",")):

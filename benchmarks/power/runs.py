@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -37,6 +39,13 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "split4": ("--microbatches", "1", "--split", "4"),
     "split8": ("--microbatches", "1", "--split", "8"),
 }
+
+
+def prepare() -> None:
+    """A process that makes runs."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.backends.mkldnn.set_flags(False)
 
 
 class Pool(Protocol):
@@ -138,15 +147,3 @@ def _splitting(ways: int) -> Iterator[None]:
 
         with mock.patch.object(demo, "build", split_build):
             yield
-
-
-def grid(
-    seeds: Sequence[int], sizes: Sequence[tuple[int, int]], dtypes: Sequence[str]
-) -> list[Model]:
-    """Models of every dtype, (layers, dim) and seed."""
-    return [
-        Model(seed=seed, dtype=dtype, layers=layers, dim=dim)
-        for seed in seeds
-        for dtype in dtypes
-        for layers, dim in sizes
-    ]

@@ -1,16 +1,17 @@
 """Plots of docs/reference/power.md and docs/explanation/rounding.md, from the JSON of the runs.
 
-$ python -m benchmarks.power_plots     (needs matplotlib: pip install '.[bench]')
+$ python -m benchmarks.power.plots     (needs matplotlib: pip install '.[bench]')
 """
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-IMAGES = HERE.parent / "docs" / "images"
+IMAGES = HERE.parents[1] / "docs" / "images"
 
 
 def main() -> None:
@@ -22,27 +23,39 @@ def main() -> None:
 
     IMAGES.mkdir(exist_ok=True)
     power = json.loads((HERE / "power.json").read_text())
-    _roc(plt, power)
+    _false_alarms(plt, power["roc"])
+    _roc(plt, power["roc"])
     _sizes(plt, power["detectable_at_95_percent"])
-    depth = HERE / "power_depth.json"
-    if depth.exists():
-        _depth(plt, json.loads(depth.read_text()))
+    _depth(plt, json.loads((HERE / "depth.json").read_text()))
 
 
-def _roc(plt: Any, power: dict[str, Any]) -> None:
-    """False alarms on clean runs while every method's threshold is scaled."""
-    scales = [10 ** (step / 10 - 2) for step in range(61)]
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-    for axis, dtype in zip(axes, ("float32", "bfloat16"), strict=True):
-        plain = [r for r in power["runs"] if r["dtype"] == dtype and not r["isolated"]]
-        for name in plain[0]["worst"]:
-            shares = [sum(r["worst"][name] > s for r in plain) / len(plain) for s in scales]
-            axis.plot(scales, shares, label=name)
+def _false_alarms(plt: Any, roc: dict[str, Any]) -> None:
+    """On clean runs, while every method's threshold is scaled."""
+    figure, axes = plt.subplots(1, len(roc), figsize=(9, 3.4), sharey=True)
+    for axis, (dtype, curves) in zip(axes, roc.items(), strict=True):
+        for name, curve in curves.items():
+            axis.plot(curve["scales"], curve["clean runs with an alarm"], label=name)
         axis.axvline(1.0, color="grey", linewidth=0.8)
         axis.set(xscale="log", xlabel="threshold / nominal", title=dtype)
     axes[0].set_ylabel("clean runs with an alarm")
     axes[0].legend(fontsize=7)
     _save(plt, figure, "false-alarms.svg")
+
+
+def _roc(plt: Any, roc: dict[str, Any]) -> None:
+    """What is found at the price of which alarms; a dot is the nominal threshold."""
+    figure, axes = plt.subplots(1, len(roc), figsize=(9, 4), sharey=True)
+    for axis, (dtype, curves) in zip(axes, roc.items(), strict=True):
+        for name, curve in curves.items():
+            alarms, found = curve["clean runs with an alarm"], curve["planted errors found"]
+            (line,) = axis.plot(alarms, found, label=name)
+            nominal = min(range(len(alarms)), key=lambda i: abs(math.log(curve["scales"][i])))
+            axis.plot(alarms[nominal], found[nominal], "o", color=line.get_color())
+        axis.set_xscale("symlog", linthresh=0.01)
+        axis.set(xlim=(-0.001, 1), xlabel="clean runs with an alarm", title=dtype)
+    axes[0].set_ylabel("planted errors found")
+    axes[1].legend(fontsize=7, loc="lower right")
+    _save(plt, figure, "roc.svg")
 
 
 def _sizes(plt: Any, table: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Is it noise or a bug? False alarms on clean runs, and the smallest errors that are found."""

@@ -1,0 +1,131 @@
+"""Clean runs over a grid, then planted errors; docs/reference/power.md has the tables and plots.
+
+    $ PYTHONPATH=tests python -m benchmarks.power --seeds 15 --jobs 2
+
+For every method the threshold is first widened, where it must be, until no clean run raises an
+alarm; the sizes that 95% of the trials need can then be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics as stdlib_statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs import CONSOLE, in_parallel
+from benchmarks.power.clean import CleanRun, clean_runs, grid, widenings
+from benchmarks.power.methods import METHODS
+from benchmarks.power.runs import LAYOUTS, Model, prepare
+from benchmarks.power.sweep import SCALES, SWEPT, Swept, sweep
+
+_TARGET = 0.95
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.power", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=15)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time, 4 ranks each")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("power.json"))
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    tasks = [(model, options.layouts.split(",")) for model in grid(seeds, options.device)]
+    runs: list[CleanRun] = []
+    for (model, _), found in in_parallel("clean runs", tasks, clean_runs, prepare, options.jobs):
+        runs += found
+        alarms = sum(run.alarms for run in found)
+        CONSOLE.print(f"{model.name}: {alarms} alarms in {len(found)} checks", highlight=False)
+        write(options.out, runs, [])
+    swept: list[Swept] = []
+    todo = [
+        (Model(seed=99, dtype=dtype, layers=3, dim=128), layout, widenings(runs, dtype))
+        for dtype in ("float32", "bfloat16")
+        for layout in SWEPT
+    ]
+    for _, result in in_parallel("planted errors", todo, sweep, prepare, options.jobs):
+        swept += result
+    write(options.out, runs, swept)
+
+
+def write(path: Path, runs: Sequence[CleanRun], swept: Sequence[Swept]) -> None:
+    """What docs/reference/power.md and its plots are made from."""
+    alarms = {
+        name: sum(run.worst[name] > 1 for run in runs if not run.isolated) for name in METHODS
+    }
+    data = {
+        "clean_runs": len(runs),
+        "clean_runs_with_alarms": sum(run.alarms > 0 for run in runs),
+        "plain_runs_with_alarms_by_method": alarms,
+        "median_of_largest_ratio": stdlib_statistics.median(run.worst["ours"] for run in runs),
+        "detectable_at_95_percent": _table(swept),
+        "roc": _roc(runs, swept),
+        "runs": [asdict(run) for run in runs],
+    }
+    path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _table(swept: Sequence[Swept]) -> dict[str, dict[str, dict[str, float]]]:
+    """The size found at 95%, by dtype, kind of error and method, over the layouts together."""
+    trials: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for one in swept:
+        kinds = trials.setdefault(one.dtype, {})
+        for kind, methods in one.sizes.items():
+            for name, sizes in methods.items():
+                if label := _label(name, isolated=one.isolated):
+                    kinds.setdefault(kind, {}).setdefault(label, []).extend(sizes)
+    return {
+        dtype: {
+            kind: {name: _at_95_percent(sizes) for name, sizes in methods.items()}
+            for kind, methods in kinds.items()
+        }
+        for dtype, kinds in trials.items()
+    }
+
+
+def _label(method: str, *, isolated: bool) -> str | None:
+    """Isolated runs are ours alone."""
+    if isolated:
+        return "ours, isolated" if method == "ours" else None
+    return method
+
+
+def _at_95_percent(sizes: Sequence[float]) -> float:
+    ordered = sorted(sizes)
+    return ordered[math.ceil(_TARGET * len(ordered)) - 1]
+
+
+def _roc(runs: Sequence[CleanRun], swept: Sequence[Swept]) -> dict[str, dict[str, Any]]:
+    """Clean runs with an alarm and planted errors found, while every threshold is scaled."""
+    curves: dict[str, dict[str, Any]] = {}
+    for dtype in dict.fromkeys(one.dtype for one in swept):
+        curves[dtype] = {}
+        for isolated in (False, True):
+            clean = [run for run in runs if (run.dtype, run.isolated) == (dtype, isolated)]
+            ours = [one for one in swept if (one.dtype, one.isolated) == (dtype, isolated)]
+            planted = sum(one.planted for one in ours)
+            for name in METHODS:
+                if (label := _label(name, isolated=isolated)) is None:
+                    continue
+                curves[dtype][label] = {
+                    "scales": SCALES,
+                    "clean runs with an alarm": [
+                        sum(run.worst[name] > scale for run in clean) / len(clean)
+                        for scale in SCALES
+                    ],
+                    "planted errors found": [
+                        sum(one.found[name][index] for one in ours) / planted
+                        for index in range(len(SCALES))
+                    ],
+                }
+    return curves
+
+
+if __name__ == "__main__":
+    main()

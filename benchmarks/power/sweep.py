@@ -1,0 +1,179 @@
+"""Errors of every kind and size in recorded values of a clean candidate: which are found?
+
+Enters: a model and a layout. Leaves, for every method: the smallest size that each trial needs,
+and how many of the errors of all sizes are found when its threshold is scaled. Errors are planted
+in memory, so that a sweep needs no further run.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from worker_pool import WorkerPool
+
+from benchmarks.power.clean import run_model
+from benchmarks.power.inject import INJECTIONS, Injection
+from benchmarks.power.methods import METHODS, comparable
+from benchmarks.power.runs import Model, PooledRunner
+from ttrace.align import align
+from ttrace.compare import Measured, Pair, judge
+from ttrace.core.blocks import BlockReader
+from ttrace.core.reader import Trace
+from ttrace.core.results import CheckResult, TensorResult
+from ttrace.core.spans import SpanReader
+from ttrace.core.statistics import Accumulator
+
+SWEPT = ("split2", "tp2")  # simulated and real tensor parallelism
+TRIALS = 3  # of every kind of error in every tensor: other rows, elements, heads
+SMALLEST, LARGEST, STEPS = 1e-8, 1e3, 44  # 4 sizes a decade
+SCALES = tuple(10 ** (step / 10 - 3) for step in range(71))  # of thresholds, for the ROC
+_ROC_STEPS = range(0, STEPS + 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """Of one dtype, layout and mode."""
+
+    dtype: str
+    layout: str
+    isolated: bool
+    sizes: dict[str, dict[str, list[float]]]  # kind of error, method: of each trial
+    found: dict[str, list[int]] = field(default_factory=dict)  # method: at each of SCALES
+    planted: int = 0
+
+
+def sweep(task: tuple[Model, str, Mapping[str, float]]) -> list[Swept]:
+    """Plain and isolated."""
+    model, layout, widened = task
+    pool = WorkerPool(2)
+    folder = Path(tempfile.mkdtemp(prefix="power-"))
+    try:
+        return [
+            _swept(result, traces, model, layout, widened, isolated=clean.isolated)
+            for clean, result, traces in run_model(model, [layout], PooledRunner(pool), folder)
+        ]
+    finally:
+        pool.close()
+        shutil.rmtree(folder)
+
+
+def _swept(
+    result: CheckResult,
+    traces: Path,
+    model: Model,
+    layout: str,
+    widened: Mapping[str, float],
+    *,
+    isolated: bool,
+) -> Swept:
+    sizes: dict[str, dict[str, list[float]]] = {
+        kind: {name: [] for name in METHODS} for kind in INJECTIONS
+    }
+    found = {name: [0] * len(SCALES) for name in METHODS}
+    planted = 0
+    for judged, reference, candidate, pair in _recorded(result, traces):
+        for kind, inject in INJECTIONS.items():
+            for trial in range(TRIALS):
+                spoilt = _Spoilt(judged, reference, candidate, pair, inject, trial, model.layers)
+                planted += len(_ROC_STEPS)
+                for name in METHODS:
+                    sizes[kind][name].append(_smallest(spoilt, name, widened.get(name, 1.0)))
+                    for step in _ROC_STEPS:
+                        ratio = spoilt.ratio(step, name)
+                        for index, scale in enumerate(SCALES):
+                            found[name][index] += ratio > scale
+    return Swept(
+        dtype=model.dtype,
+        layout=layout,
+        isolated=isolated,
+        sizes=sizes,
+        found=found,
+        planted=planted,
+    )
+
+
+class _Spoilt:
+    """One tensor with one error of any size; what is judged is kept."""
+
+    def __init__(
+        self,
+        judged: TensorResult,
+        reference: torch.Tensor,
+        candidate: torch.Tensor,
+        pair: Pair,
+        inject: Injection,
+        trial: int,
+        layers: int,
+    ) -> None:
+        self._judged, self._pair, self._inject, self._trial = judged, pair, inject, trial
+        self._reference, self._candidate, self._layers = reference, candidate, layers
+        self._known: dict[int, TensorResult] = {}
+
+    def ratio(self, step: int, method: str) -> float:
+        """Error to threshold; infinite where the error overflows, which no method misses."""
+        result = self._at(step)
+        if result.statistics is not None and result.statistics.nonfinite_candidate > 0:
+            return math.inf
+        return METHODS[method](result, self._layers)
+
+    def _at(self, step: int) -> TensorResult:
+        if step not in self._known:
+            generator = torch.Generator().manual_seed(self._trial)
+            spoilt = self._inject(self._candidate.float(), size_of(step), generator)
+            whole = Accumulator(shape=self._reference.shape)
+            whole.update(self._reference, spoilt.to(self._candidate.dtype))
+            measured = Measured(statistics=whole.result())
+            self._known[step] = judge(
+                self._judged.id, self._pair, measured, self._judged.tolerance, 0
+            )
+        return self._known[step]
+
+
+def size_of(step: int) -> float:
+    return SMALLEST * (LARGEST / SMALLEST) ** (step / STEPS)
+
+
+def _smallest(spoilt: _Spoilt, method: str, widened: float) -> float:
+    """By bisection: larger errors of one kind are not harder to find."""
+    low, high = -1, STEPS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if spoilt.ratio(middle, method) > widened:
+            high = middle
+        else:
+            low = middle
+    return size_of(high) if high <= STEPS else math.inf
+
+
+def _recorded(
+    result: CheckResult, traces: Path
+) -> Iterator[tuple[TensorResult, torch.Tensor, torch.Tensor, Pair]]:
+    """The last layer's matrices and activations that are not bitwise equal, as recorded."""
+    wanted = {
+        r.id: r
+        for r in result.tensors
+        if comparable(r)
+        and r.statistics is not None
+        and r.id.kind.value in ("output", "grad_input", "main_grad")
+        and r.id.module.startswith("layers.1.")
+        and len(r.shape) >= 2
+        and r.statistics.max_error > 0
+    }
+    ours, theirs = Trace.open(traces / "reference"), Trace.open(traces / "candidate")
+    with SpanReader(ours.path) as ours_spans, SpanReader(theirs.path) as theirs_spans:
+        aligned = align(ours, theirs, reference_spans=ours_spans, candidate_spans=theirs_spans)
+        for found in aligned.tensors:
+            if found.id not in wanted or found.reference is None or found.candidate is None:
+                continue
+            shape = found.reference.shape
+            start = (0,) * len(shape)
+            reference = BlockReader(ours_spans).read(found.reference.pieces, shape, start, shape)
+            candidate = BlockReader(theirs_spans).read(found.candidate.pieces, shape, start, shape)
+            pair = (found.reference, found.candidate)
+            yield wanted[found.id], reference.clone(), candidate.clone(), pair
