@@ -257,7 +257,7 @@ def report(
     if github:
         _annotate(found)
     if tensorboard is not None:
-        from ttrace.report.tensorboard import write_scalars
+        from ttrace.report.trackers import write_scalars
 
         _say(f"{write_scalars(found, tensorboard)} scalars in {tensorboard}")
     if not files and not github and tensorboard is None:

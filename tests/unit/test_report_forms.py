@@ -18,7 +18,7 @@ from invoking import check_golden, invoke, strict_json
 from made_results import made
 from ttrace import report
 from ttrace.core.results import CheckResult, Verdict
-from ttrace.report import github, html, junit, markdown, tensorboard
+from ttrace.report import github, html, junit, markdown
 from ttrace.report.json_file import dumps
 
 HOSTILE = "<img src=x onerror=alert(1)>|`]]>\x07&\n::error::x"
@@ -112,13 +112,6 @@ def test_html_loads_nothing_from_elsewhere() -> None:
     page = html.render(FAILING)
     assert re.findall(r"""(?:src|href)=["'](?!#)[^"']*""", page) == []
     assert set(re.findall(r"https?://[^\"' )]*", page)) == {"http://www.w3.org/2000/svg"}
-
-
-def test_scalars_hold_the_worst_of_every_kind() -> None:
-    found = tensorboard.scalars(FAILING)
-    worst = max(t.ratio for t in FAILING.tensors if t.ratio is not None)
-    assert found["ttrace/error_over_tolerance/all", 0] == worst
-    assert len(tensorboard.rows(FAILING)[0]) == len(tensorboard.COLUMNS)
 
 
 def test_report_makes_every_form_from_a_file(
