@@ -49,6 +49,25 @@ def test_json_obeys_its_schema_and_reads_back(name: str) -> None:
     assert CheckResult.from_json(data) == RESULTS[name]
 
 
+def test_result_of_schema_3_is_still_read() -> None:
+    data = strict_json(dumps(FAILING.to_json()))
+    data["schema"] = 3
+    for run in data["runs"]:
+        del run["facts"]
+    for detail in data["details"]:
+        del detail["diagnosis"]
+    old = CheckResult.from_json(data)
+    assert old == replace(FAILING, runs=tuple(replace(run, facts={}) for run in FAILING.runs))
+
+
+def test_every_tensor_is_one_line_of_json() -> None:
+    both = replace(FAILING, isolation=FAILING)
+    lines = [line.strip() for line in dumps(both.to_json()).splitlines()]
+    assert sum(line.startswith('{"id":"step0/') for line in lines) == 2 * (
+        len(FAILING.tensors) + len(FAILING.details)
+    )
+
+
 def test_isolated_result_is_part_of_the_schema() -> None:
     both = replace(FAILING, isolation=FAILING)
     data = strict_json(dumps(both.to_json()))

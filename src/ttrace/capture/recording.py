@@ -61,6 +61,7 @@ class RecordingTracer:
                 _describe(path, adapter.written_class(module)) for path, module in adapter.modules()
             ),
             versions=_versions(),
+            facts=_facts(),
         )
         self._adapter = adapter
         self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
@@ -327,11 +328,19 @@ def _device(adapter: Adapter) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {
+    return {
         "ttrace": metadata.version("ttrace") if _installed("ttrace") else "source",
         "torch": torch.__version__,
         "python": platform.python_version(),
+    }
+
+
+def _facts() -> dict[str, str]:
+    """What else two runs may differ in, and a colleague asks for."""
+    found = {
         "torch seed": str(torch.initial_seed()),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": "yes" if torch.are_deterministic_algorithms_enabled() else "no",
     }
     commit = checked_out(Path.cwd())
     return found if commit is None else found | {"git commit": commit}

@@ -66,6 +66,7 @@ def print_trace(facts: dict[str, Any], console: Console) -> None:
         "steps": ", ".join(map(str, facts["steps"])) or "none",
         "adapter": f"{facts['adapter']} on {facts['device']}",
         "versions": ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
+        "settings": ", ".join(f"{name} {value}" for name, value in facts["facts"].items()),
         "noise": "none" if seed is None else f"seed {seed}: a perturbed reference",
         "kinds": ", ".join(f"{count} {kind}" for kind, count in facts["kinds"].items()),
         "gradients": f"{facts['hooks_fired']} of {facts['hooks_expected']} hooks fired",

@@ -15,6 +15,7 @@ function drawTensor(data, state) {
     ["wrong on", comparison.ranks[i].length ? ranksText(comparison.ranks[i]) : ""],
     ["code", known ? `${known.kind} ${known.source}` : ""],
     ["note", comparison.note[i]],
+    ["looks like", detail ? detail.diagnosis : ""],
   ].filter(([, value]) => value);
   const judged = comparison.judged[i].map(([statistic, value, allowed, ratio, place]) => ({
     mark: real(ratio) > 1 ? "wrong" : null,
