@@ -18,24 +18,27 @@ from ttrace.core.blocks import BlockReader, Index, blocks
 from ttrace.core.detail import Detail, RowError, Shard
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.results import Culprit, TensorResult
+from ttrace.core.results import Culprit, TensorResult, Verdict
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Accumulator
 from ttrace.diagnosis import diagnose
 from ttrace.suspect import LARGEST, MOST_PIECES, Gathering, box_of
 
 SUSPECTS = 24  # chosen: more than a person opens; each costs one more pass over both tensors
+NEAREST = 3  # chosen: a clean run has something to look at too
 CELLS = 64  # chosen: a wrong shard of 64 ranks is still a block of its own
 WORST_ROWS = 8  # chosen
 _ULP_BUCKETS = 33  # theorem: finite fp32 are less than 2**32 apart
 
 
 def suspects(results: Sequence[TensorResult], culprits: Sequence[Culprit]) -> list[TensorResult]:
-    """What people look at first: the culprits' evidence, then the first failures."""
+    """What people look at first: culprits' evidence, failures, what is undecided, the nearest."""
     by_id = {result.id: result for result in results}
     named = [by_id[id_] for culprit in culprits for id_ in culprit.evidence if id_ in by_id]
     failed = [result for result in results if result.verdict.is_failure]
-    unique: dict[TensorId, TensorResult] = {r.id: r for r in (*named, *failed)}
+    unsure = [result for result in results if result.verdict is Verdict.UNDECIDED]
+    nearest = sorted(results, key=lambda result: -(result.ratio or 0.0))[:NEAREST]
+    unique: dict[TensorId, TensorResult] = {r.id: r for r in (*named, *failed, *unsure, *nearest)}
     measured = [result for result in unique.values() if result.statistics is not None]
     return measured[:SUSPECTS]
 
@@ -47,7 +50,7 @@ def with_ranks(
     wrong = {detail.id: detail.wrong_ranks for detail in details}
     return tuple(
         replace(result, ranks=wrong[result.id])
-        if not result.ranks and wrong.get(result.id)
+        if result.verdict.is_failure and not result.ranks and wrong.get(result.id)
         else result
         for result in results
     )
@@ -114,7 +117,7 @@ class Examiner:
             for (piece, role), error, spread in zip(parts, errors, spreads, strict=True)
         )
         suspect = whole.suspect(
-            allowed,
+            allowed if result.verdict.is_failure else None,
             before=self._read_whole(before),
             sizes=sizes or {},
             agrees=all(shard.agrees for shard in shards),

@@ -114,7 +114,7 @@ def _by_a_size(suspect: Suspect) -> Iterator[str]:
     if suspect.fits(-suspect.found):
         yield "its sign is the opposite"
     for size in sorted({size for size in suspect.sizes.values() if size > 1}):
-        named = " and ".join(name for name, known in suspect.sizes.items() if known == size)
+        named = " or ".join(name for name, known in suspect.sizes.items() if known == size)
         if suspect.fits(suspect.found / size):
             yield f"{size} times the reference, and {size} is {named}: a sum where a mean is due"
         if suspect.fits(suspect.found * size):

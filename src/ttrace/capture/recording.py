@@ -354,9 +354,16 @@ def _installed(name: str) -> bool:
     return True
 
 
+def _shortest(file: str | None) -> str | None:
+    """Relative to where the run was started, if it lies there: as people write it."""
+    if file is None or not Path(file).is_relative_to(Path.cwd()):
+        return file
+    return str(Path(file).relative_to(Path.cwd()))
+
+
 def _describe(path: str, kind: type) -> ModuleInfo:
     try:
-        file = inspect.getsourcefile(kind)
+        file = _shortest(inspect.getsourcefile(kind))
         line = inspect.getsourcelines(vars(kind).get("forward", kind))[1]
         source = f"{file}:{line}" if file else ""
     except (OSError, TypeError):

@@ -25,7 +25,7 @@ function drawTensor(data, state) {
     el("h3", { class: "mono", id: "tensor-name" }, comparison.id[i]),
     table(["", ""], facts.map((cells) => ({ cells }))),
     ...(judged.length ? [el("h3", {}, "Judged by"), table(["statistic", "#value", "#allowed", "#ratio"], judged)] : []),
-    ...(detail ? closer(detail, comparison.shape[i]) : [el("p", { class: "quiet" }, "Shards, differences and rows are kept for the culprits' evidence and the first failures only.")]));
+    ...(detail ? closer(detail, comparison.shape[i]) : [el("p", { class: "quiet" }, "Shards, differences and rows are kept for the culprits' evidence, the first failures, and what is nearest to its tolerance.")]));
   panel.scrollTop = 0;
 }
 
