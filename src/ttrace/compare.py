@@ -329,8 +329,8 @@ def _mismatch_note(found: Statistics, decisive: Judgement, tolerance: Tolerance)
     reading = decisive.reading
     if reading.statistic is Statistic.GAIN:
         is_all = residual * found.reference_norm <= tolerance.error_norm
-        how = "a factor of" if is_all else "on average times"
-        return f"{how} {found.gain:.8g}"
+        gain = f"{found.gain:.8g}"
+        return f"a factor of {gain}" if is_all else f"on average {gain} of the reference"
     if reading.statistic is Statistic.SHIFT:
         return f"shifted by {found.error_sum / found.count:.3g}"
     if reading.statistic is Statistic.CHOICES:

@@ -94,7 +94,7 @@ def spoil_half(candidate: torch.Tensor) -> None:
 def test_an_average_is_not_called_a_factor() -> None:
     candidate = noisy(1)
     spoil_half(candidate)
-    assert verdict(values(), candidate, noisy(2)).note.startswith("on average times 0.499")
+    assert verdict(values(), candidate, noisy(2)).note.startswith("on average 0.499")
 
 
 @pytest.mark.parametrize(
