@@ -42,7 +42,6 @@ class Evidence:
     ranks: tuple[int, ...]
     rows: tuple[str, ...]
     note: str
-    diagnosis: str = ""  # what kind of mistake it looks like
 
     @property
     def sentence(self) -> str:
@@ -164,7 +163,6 @@ def evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:
         ranks=tensor.ranks,
         rows=tuple(f"({', '.join(map(str, row.index))})" for row in rows if row.index),
         note=tensor.note,
-        diagnosis="" if detail is None else detail.diagnosis,
     )
 
 
