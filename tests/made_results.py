@@ -112,7 +112,8 @@ def paths(layers: int) -> list[str]:
 
 
 def runs(candidate_ranks: int = 4) -> tuple[RunFacts, ...]:
-    versions = {"ttrace": "0.1.0", "torch": "2.13.0", "python": "3.11.2", "git commit": "1f2e3d4c"}
+    versions = {"ttrace": "0.1.0", "torch": "2.13.0", "python": "3.11.2"}
+    facts = {"torch seed": "0", "git commit": "1f2e3d4c"}
 
     def run(role: str, ranks: int, mesh: dict[str, int], seed: int | None = None) -> RunFacts:
         return RunFacts(
@@ -126,6 +127,7 @@ def runs(candidate_ranks: int = 4) -> tuple[RunFacts, ...]:
             steps=1,
             noise_seed=seed,
             versions=versions,
+            facts=facts,
         )
 
     return (

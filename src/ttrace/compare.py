@@ -268,7 +268,7 @@ def judge(
         )
     decisive = max(judgements, key=lambda judgement: judgement.ratio)
     if not decisive.ratio <= 1:
-        return result(Verdict.MISMATCH, _mismatch_note(found, decisive))
+        return result(Verdict.MISMATCH, _mismatch_note(found, decisive, tolerance))
     note = "replicas differ by rounding" if worst is not None else ""
     return result(Verdict.PASS, note)
 
@@ -327,14 +327,16 @@ def _judgements(
     )
 
 
-def _mismatch_note(found: Statistics, decisive: Judgement) -> str:
+def _mismatch_note(found: Statistics, decisive: Judgement, tolerance: Tolerance) -> str:
     """What kind of error it is, and where."""
     residual = _residual(found)
     if found.gain != 0 and abs(found.gain - 1) > 0.01 and residual < 0.05 * found.relative_error:
         return f"a constant factor of {found.gain:.4g}"
     reading = decisive.reading
     if reading.statistic is Statistic.GAIN:
-        return f"a factor of {found.gain:.8g}"
+        is_all = residual * found.reference_norm <= tolerance.error_norm
+        gain = f"{found.gain:.8g}"
+        return f"a factor of {gain}" if is_all else f"on average {gain} of the reference"
     if reading.statistic is Statistic.SHIFT:
         return f"shifted by {found.error_sum / found.count:.3g}"
     if reading.statistic is Statistic.CHOICES:

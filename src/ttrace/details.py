@@ -8,7 +8,8 @@ them; nothing is judged again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,25 +18,53 @@ from ttrace.core.blocks import BlockReader, Index, blocks
 from ttrace.core.detail import Detail, RowError, Shard
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.results import Culprit, TensorResult
+from ttrace.core.results import Culprit, TensorResult, Verdict
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Accumulator
+from ttrace.diagnosis import diagnose
+from ttrace.suspect import LARGEST, MOST_PIECES, Gathering, box_of
 
 SUSPECTS = 24  # chosen: more than a person opens; each costs one more pass over both tensors
+NEAREST = 3  # chosen: a clean run has something to look at too
 CELLS = 64  # chosen: a wrong shard of 64 ranks is still a block of its own
 WORST_ROWS = 8  # chosen
 _ULP_BUCKETS = 33  # theorem: finite fp32 are less than 2**32 apart
-_SHARDS = 256  # chosen: more cannot be told apart in a drawing; the first are kept
 
 
 def suspects(results: Sequence[TensorResult], culprits: Sequence[Culprit]) -> list[TensorResult]:
-    """What people look at first: the culprits' evidence, then the first failures."""
+    """What people look at first: culprits' evidence, failures, what is undecided, the nearest."""
     by_id = {result.id: result for result in results}
     named = [by_id[id_] for culprit in culprits for id_ in culprit.evidence if id_ in by_id]
     failed = [result for result in results if result.verdict.is_failure]
-    unique: dict[TensorId, TensorResult] = {r.id: r for r in (*named, *failed)}
+    unsure = [result for result in results if result.verdict is Verdict.UNDECIDED]
+    nearest = sorted(results, key=lambda result: -(result.ratio or 0.0))[:NEAREST]
+    unique: dict[TensorId, TensorResult] = {r.id: r for r in (*named, *failed, *unsure, *nearest)}
     measured = [result for result in unique.values() if result.statistics is not None]
     return measured[:SUSPECTS]
+
+
+def with_ranks(
+    results: Sequence[TensorResult], details: Sequence[Detail]
+) -> tuple[TensorResult, ...]:
+    """Where a closer look found some ranks wrong and others right, the verdict says which."""
+    wrong = {detail.id: detail.wrong_ranks for detail in details}
+    return tuple(
+        replace(result, ranks=wrong[result.id])
+        if result.verdict.is_failure and not result.ranks and wrong.get(result.id)
+        else result
+        for result in results
+    )
+
+
+def with_diagnoses(culprits: Sequence[Culprit], details: Sequence[Detail]) -> tuple[Culprit, ...]:
+    """The reason also says what kind of mistake it looks like, where one is known."""
+    known = {detail.id: detail.diagnosis for detail in details if detail.diagnosis}
+
+    def told(culprit: Culprit) -> Culprit:
+        said = next((known[id_] for id_ in culprit.evidence if id_ in known), "")
+        return replace(culprit, reason=f"{culprit.reason}; {said}") if said else culprit
+
+    return tuple(map(told, culprits))
 
 
 class Examiner:
@@ -52,14 +81,21 @@ class Examiner:
         reference: LogicalTensor,
         candidate: LogicalTensor,
         scale: float = 1.0,
+        *,
+        before: LogicalTensor | None = None,
+        sizes: Mapping[str, int] | None = None,
     ) -> Detail:
-        """`scale`: by what the candidate is larger, as in the comparison."""
+        """`scale`: by what the candidate is larger, as in the comparison.
+
+        `before` is the candidate's value before the step, `sizes` are those of mesh axes.
+        """
         shape = reference.shape
         picture = _Picture(shape)
+        whole = Gathering(reference, candidate)
         parts = [
             *((piece, _role(piece, "shard")) for piece in candidate.pieces),
             *((piece, _role(piece, "replica")) for piece in candidate.replicas),
-        ][:_SHARDS]
+        ][:MOST_PIECES]  # more cannot be told apart in a drawing
         errors = [Accumulator() for _ in parts]
         spreads = [Accumulator() for _ in parts]
         for start, stop in blocks(shape):
@@ -68,13 +104,23 @@ class Examiner:
             for (piece, _), error, spread in zip(parts, errors, spreads, strict=True):
                 for place, values in self._piece.read_piece(piece, shape, start, stop):
                     spread.update(found[place], values)
-                    error.update(expected[place], values / scale if scale != 1 else values)
-            picture.add(expected, found / scale if scale != 1 else found, start)
+                    values = values / scale if scale != 1 else values
+                    error.update(expected[place], values)
+                    whole.add_held(piece, values, start, place)
+            found = found / scale if scale != 1 else found
+            picture.add(expected, found, start)
+            whole.add(expected, found, start, stop)
         allowed = None if result.tolerance is None else result.tolerance.error_norm
         volume = max(1, reference.volume)
         shards = tuple(
             _shard(piece, role, error, spread, allowed, volume)
             for (piece, role), error, spread in zip(parts, errors, spreads, strict=True)
+        )
+        suspect = whole.suspect(
+            allowed if result.verdict.is_failure else None,
+            before=self._read_whole(before),
+            sizes=sizes or {},
+            agrees=all(shard.agrees for shard in shards),
         )
         return Detail(
             id=result.id,
@@ -86,7 +132,17 @@ class Examiner:
             ulp=picture.ulp(),
             worst_rows=picture.worst_rows(candidate),
             wrong_ranks=_wrong_ranks(shards),
+            diagnosis="" if suspect is None else diagnose(suspect),
         )
+
+    def _read_whole(self, tensor: LogicalTensor | None) -> torch.Tensor | None:
+        if tensor is None or tensor.gaps or tensor.volume > LARGEST:
+            return None
+        whole = torch.empty(tensor.shape, dtype=torch.float64)
+        for start, stop in blocks(tensor.shape):
+            values = self._piece.read(tensor.pieces, tensor.shape, start, stop)
+            whole[box_of(start, stop)] = values.double()
+        return whole
 
 
 class _Picture:
@@ -145,8 +201,8 @@ class _Picture:
 
     def tiles(self) -> tuple[tuple[float, ...], ...]:
         cells = (self._squares / self._counts.clamp(min=1)).sqrt()
-        # Three digits are more than a colour shows.
-        return tuple(tuple(float(f"{value:.3g}") for value in row) for row in cells.tolist())
+        # Two digits are more than a colour shows.
+        return tuple(tuple(float(f"{value:.2g}") for value in row) for row in cells.tolist())
 
     def ulp(self) -> tuple[int, ...]:
         counts = self._ulp.tolist()

@@ -81,6 +81,7 @@ def describe(path: Path) -> dict[str, Any]:
         "noise_seed": info.perturbed,
         "axes": {axis: size for axis, (_, size) in info.axes.items()},
         "versions": info.versions,
+        "facts": info.facts,
         "modules": len(info.modules),
         "tensors": len(trace.by_id()),
         "kinds": dict(Counter(id_.kind.value for id_ in trace.by_id())),

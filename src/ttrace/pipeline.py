@@ -28,7 +28,7 @@ from ttrace.core.scale import Scales, declared_scale
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
-from ttrace.details import Examiner, suspects
+from ttrace.details import Examiner, suspects, with_diagnoses, with_ranks
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
 from ttrace.localize_isolated import localize_isolated
@@ -102,14 +102,15 @@ def check(
             suspects(results, culprits),
             compared,
             Examiner(spans[id(ours)], spans[id(theirs)]),
+            _sizes(theirs),
             report,
         )
     return CheckResult(
         reference=str(reference),
         candidate=str(candidate),
         perturbed=tuple(str(path) for path in perturbed),
-        tensors=_with_ranks(results, details),
-        culprits=culprits,
+        tensors=with_ranks(results, details),
+        culprits=with_diagnoses(culprits, details),
         coverage=coverage,
         notes=tuple(
             note
@@ -196,30 +197,40 @@ def _summed_if_nearer(
 
 
 def _details(
-    wanted: Sequence[TensorResult], compared: _Compared, examiner: Examiner, report: Progress
+    wanted: Sequence[TensorResult],
+    compared: _Compared,
+    examiner: Examiner,
+    sizes: Mapping[str, int],
+    report: Progress,
 ) -> tuple[Detail, ...]:
     details = []
     for number, result in enumerate(wanted):
         report("suspects", number, len(wanted))
+        before = compared.pairs.get(replace(result.id, kind=Kind.PARAM))
+        is_update = result.id.kind is Kind.PARAM_AFTER and before is not None
         details.append(
-            examiner.examine(result, *compared.pairs[result.id], compared.factor(result.id))
+            examiner.examine(
+                result,
+                *compared.pairs[result.id],
+                compared.factor(result.id),
+                before=before[1] if before is not None and is_update else None,
+                sizes=sizes,
+            )
         )
     if wanted:
         report("suspects", len(wanted), len(wanted))
     return tuple(details)
 
 
-def _with_ranks(
-    results: Sequence[TensorResult], details: Sequence[Detail]
-) -> tuple[TensorResult, ...]:
-    """Where a closer look found some ranks wrong and others right, the verdict says which."""
-    wrong = {detail.id: detail.wrong_ranks for detail in details}
-    return tuple(
-        replace(result, ranks=wrong[result.id])
-        if not result.ranks and wrong.get(result.id)
-        else result
-        for result in results
-    )
+def _sizes(trace: Trace) -> dict[str, int]:
+    """Numbers by which a sum and a mean may be mistaken for each other."""
+    info = next(iter(trace.ranks.values())).info
+    sizes = {f"the size of {axis}": size for axis, (_, size) in info.axes.items()}
+    microbatches = {r.microbatch for rank in trace.ranks.values() for r in rank.records}
+    return sizes | {
+        "the number of ranks": trace.world_size,
+        "the number of microbatches": len(microbatches),
+    }
 
 
 def _facts(role: str, trace: Trace) -> RunFacts:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from made_results import made
-from ttrace.core.results import CheckResult
+from ttrace.core.results import CheckResult, Verdict
 from ttrace.report.html import render
 
 
@@ -26,6 +27,19 @@ def browser() -> Iterator[object]:
     opened.quit()
 
 
+def isolated() -> CheckResult:
+    """With an isolated run, in which the culprit alone is wrong."""
+    whole = made(4, wrong_layer=2)
+    (culprit,) = whole.culprits
+    alone = replace(culprit, evidence=culprit.evidence[:1])
+    tensors = (
+        t if t.id in alone.evidence else replace(t, verdict=Verdict.PASS, ratio=0.1)
+        for t in whole.tensors
+    )
+    run = replace(whole, tensors=tuple(tensors), culprits=(alone,))
+    return replace(whole, culprits=(alone,), isolation=run)
+
+
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
@@ -40,6 +54,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "clean": page("clean", made(4)),
         "failing": page("failing", made(4, wrong_layer=2)),
+        "isolated": page("isolated", isolated()),
         "hostile": page("hostile", hostile()),
         "large": page("large", made(140, wrong_layer=100)),
     }

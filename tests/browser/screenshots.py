@@ -1,14 +1,17 @@
-"""Pictures of the report for the documentation: `make screenshots`."""
+"""Pictures of the report of real runs for the documentation: `make screenshots`."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+RUNS = {"clean": [], "failing": ["--bug", "column-input-grad"]}
 
 
 def open_browser(size: tuple[int, int] = (1480, 1180)) -> Any:
@@ -38,27 +41,33 @@ def visit(browser: Any, page: Path, *, dark: bool = False) -> float:
     return float(browser.execute_script("return Number(document.documentElement.dataset.ready)"))
 
 
-def main() -> None:
-    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-    from made_results import made
-    from ttrace.report.html import render
+def run_demo(name: str) -> Path:
+    """The page of a run of the demo; with a relative folder, so that no path of ours is in it."""
+    folder = Path("ttrace-out") / "screenshots" / name
+    shutil.rmtree(ROOT / folder, ignore_errors=True)
+    subprocess.run(
+        [sys.executable, "-m", "ttrace", "demo", "--out", str(folder), *RUNS[name]],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    return ROOT / folder / "report.html"
 
-    folder = ROOT / "docs/images"
-    folder.mkdir(exist_ok=True)
+
+def main() -> None:
+    images = ROOT / "docs/images"
+    pages = {name: run_demo(name) for name in RUNS}
     browser = open_browser()
-    page = folder / "page.html"
     try:
-        for name, wrong, dark in (
-            ("report-failing", 2, False),
-            ("report-failing-dark", 2, True),
-            ("report-clean", None, False),
+        for name, page, dark in (
+            ("report-failing", pages["failing"], False),
+            ("report-failing-dark", pages["failing"], True),
+            ("report-clean", pages["clean"], False),
         ):
-            page.write_text(render(made(4, wrong_layer=wrong)), encoding="utf-8")
             visit(browser, page, dark=dark)
-            browser.save_screenshot(str(folder / f"{name}.png"))
-            print(folder / f"{name}.png")
+            browser.save_screenshot(str(images / f"{name}.png"))
+            print(images / f"{name}.png")
     finally:
-        page.unlink(missing_ok=True)
         browser.quit()
 
 

@@ -10,6 +10,12 @@ from worker_pool import WorkerPool
 from ttrace.demo.bugs import BUGS, Bug
 
 CANDIDATE = TrainConfig(dp=2, tp=2, microbatches=2)
+# What the culprit is said to look like; nothing for bugs whose undoing needs what no rank holds.
+DIAGNOSES = {
+    "norm-grad-unsynced": "their sum equals the reference: an all-reduce is missing",
+    "dp-scale": "2 times the reference, and 2 is the size of dp",
+    "row-bias": "every row is off by the same vector",
+}
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -34,3 +40,4 @@ def test_bug_is_found_and_its_place_named(
     assert result.exit_code == 1
     named = [(culprit.where, culprit.part) for culprit in result.culprits]
     assert named == [(bug.culprit, PARTS[bug.where])], explain(result)
+    assert DIAGNOSES.get(bug.name, "") in result.culprits[0].reason

@@ -65,6 +65,11 @@ class TestFrozen:
     def test_commands_and_options_are_those_of_the_golden_file(self) -> None:
         check_golden("cli.txt", describe(commands()))
 
+    def test_help_says_whole_sentences(self) -> None:
+        listed = invoke("--help").out.partition("Commands:")[2].splitlines()
+        assert len([line for line in listed if line]) == len(commands())
+        assert not any(line.endswith("...") for line in listed)
+
     def test_a_lost_command_would_be_seen(self) -> None:
         assert describe(commands()[1:]) != describe(commands())
 

@@ -86,6 +86,17 @@ def spoil_shift(candidate: torch.Tensor) -> None:
     candidate += 0.002
 
 
+def spoil_half(candidate: torch.Tensor) -> None:
+    """Half of the elements are zero: the average is half, but no factor is."""
+    candidate.view(-1)[::2] = 0
+
+
+def test_an_average_is_not_called_a_factor() -> None:
+    candidate = noisy(1)
+    spoil_half(candidate)
+    assert verdict(values(), candidate, noisy(2)).note.startswith("on average 0.499")
+
+
 @pytest.mark.parametrize(
     ("spoil", "statistic", "note"),
     [

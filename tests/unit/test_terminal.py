@@ -138,6 +138,30 @@ def test_a_report_is_that_of_the_golden_file(name: str, check: CheckResult) -> N
     check_golden(f"{name}.txt", printed(check))
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED])
+def test_a_terminal_of_any_width_breaks_no_word(check: CheckResult, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_check(check, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    for tensor in (check.failures or check.undecided)[:10]:
+        assert str(tensor.id) in text
+        assert set(tensor.note.split()) <= set(text.split())
+    whole = {word for line in printed(check).splitlines() for word in line.split()}
+    headed = [line.split() for line in text.partition("tensor  ")[0].splitlines()]
+    assert {word for line in headed for word in line} <= whole
+
+
+def test_an_endless_name_is_folded_not_cut() -> None:
+    long = replace(failing().failures[0], note="")
+    long = replace(long, id=replace(long.id, module=".".join(map(str, range(60)))))
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    print_check(replace(EQUIVALENT, tensors=(long,)), console)
+    cells = [line[:39].strip() for line in console.file.getvalue().splitlines()]
+    assert str(long.id) in "".join(cells)
+
+
 @pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED])
 def test_colours_are_for_terminals_only(check: CheckResult) -> None:
     assert "\x1b" not in printed(check)

@@ -133,6 +133,7 @@ def test_what_a_rank_says_of_itself_comes_back(tmp_path: Path) -> None:
         perturbed=7,
         modules=(ModuleInfo(path="a", class_name="Linear", source="model.py:3"),),
         versions={"torch": "2"},
+        facts={"torch seed": "0"},
     )
     TraceWriter(tmp_path, info).close(SUMMARY)
     trace = Trace.open(tmp_path)
@@ -140,6 +141,13 @@ def test_what_a_rank_says_of_itself_comes_back(tmp_path: Path) -> None:
     assert trace.ranks[3].summary == SUMMARY
     assert trace.ranks[3].records == ()
     assert trace.missing_ranks == (0, 1, 2, 4, 5, 6, 7)
+
+
+def test_older_manifest_without_facts_is_read(tmp_path: Path) -> None:
+    info = RankInfo(rank=0, world_size=1, versions={"torch": "2"}, facts={"git commit": "1f2e"})
+    data = info.to_json()
+    data["versions"] = data["versions"] | data.pop("facts")
+    assert RankInfo.from_json(data) == info
 
 
 def test_records_come_back_as_written_with_their_location(tmp_path: Path) -> None:

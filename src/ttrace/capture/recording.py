@@ -62,6 +62,7 @@ class RecordingTracer:
                 _describe(path, adapter.written_class(module)) for path, module in adapter.modules()
             ),
             versions=_versions(),
+            facts=_facts(),
         )
         self._adapter = adapter
         self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
@@ -348,11 +349,19 @@ def _device(adapter: Adapter) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {
+    return {
         "ttrace": metadata.version("ttrace") if _installed("ttrace") else "source",
         "torch": torch.__version__,
         "python": platform.python_version(),
+    }
+
+
+def _facts() -> dict[str, str]:
+    """What else two runs may differ in, and a colleague asks for."""
+    found = {
         "torch seed": str(torch.initial_seed()),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": "yes" if torch.are_deterministic_algorithms_enabled() else "no",
     }
     commit = checked_out(Path.cwd())
     return found if commit is None else found | {"git commit": commit}
@@ -366,9 +375,16 @@ def _installed(name: str) -> bool:
     return True
 
 
+def _shortest(file: str | None) -> str | None:
+    """Relative to where the run was started, if it lies there: as people write it."""
+    if file is None or not Path(file).is_relative_to(Path.cwd()):
+        return file
+    return str(Path(file).relative_to(Path.cwd()))
+
+
 def _describe(path: str, kind: type) -> ModuleInfo:
     try:
-        file = inspect.getsourcefile(kind)
+        file = _shortest(inspect.getsourcefile(kind))
         line = inspect.getsourcelines(vars(kind).get("forward", kind))[1]
         source = f"{file}:{line}" if file else ""
     except (OSError, TypeError):

@@ -78,6 +78,7 @@ class Detail:
     ulp: tuple[int, ...]  # counts; entry 0 is equal, entry n is 2**(n-1) to 2**n - 1 units
     worst_rows: tuple[RowError, ...]
     wrong_ranks: tuple[int, ...]  # empty when all are wrong, or none by itself
+    diagnosis: str = ""  # what kind of mistake it looks like, where one explains the error
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"id": str(self.id)}
@@ -95,6 +96,7 @@ class Detail:
             ulp=tuple(data["ulp"]),
             worst_rows=tuple(map(RowError.from_json, data["worst_rows"])),
             wrong_ranks=tuple(data["wrong_ranks"]),
+            diagnosis=data.get("diagnosis", ""),
         )
 
 
@@ -112,6 +114,7 @@ class RunFacts:
     steps: int
     noise_seed: int | None
     versions: dict[str, str]
+    facts: dict[str, str]
 
     @classmethod
     def of(
@@ -128,6 +131,7 @@ class RunFacts:
             steps=steps,
             noise_seed=info.perturbed,
             versions=info.versions,
+            facts=info.facts,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -135,4 +139,4 @@ class RunFacts:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunFacts:
-        return cls(**(data | {"dtypes": tuple(data["dtypes"])}))
+        return cls(**({"facts": {}} | data | {"dtypes": tuple(data["dtypes"])}))

@@ -102,6 +102,9 @@ class ModuleInfo:
     source: str  # "file.py:12", empty when Python does not know
 
 
+_ONCE_VERSIONS = ("torch seed", "git commit")  # where they stood before manifests had facts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
     """What a rank knows of itself when tracing starts: the manifest of its folder."""
@@ -116,6 +119,7 @@ class RankInfo:
     perturbed: int | None = None  # seed of the injected rounding noise
     modules: tuple[ModuleInfo, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)  # seed, commit, precision of matmul ...
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -129,10 +133,15 @@ class RankInfo:
             "perturbed": self.perturbed,
             "modules": [[m.path, m.class_name, m.source] for m in self.modules],
             "versions": self.versions,
+            "facts": self.facts,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RankInfo:
+        versions, facts = data["versions"], data.get("facts")
+        if facts is None:
+            facts = {name: versions[name] for name in _ONCE_VERSIONS if name in versions}
+            versions = {name: v for name, v in versions.items() if name not in facts}
         return cls(
             rank=data["rank"],
             world_size=data["world_size"],
@@ -146,7 +155,8 @@ class RankInfo:
                 ModuleInfo(path=path, class_name=name, source=source)
                 for path, name, source in data["modules"]
             ),
-            versions=data["versions"],
+            versions=versions,
+            facts=facts,
         )
 
 

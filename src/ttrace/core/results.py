@@ -13,7 +13,8 @@ from ttrace.core.record import ModuleInfo
 from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+_READABLE = (3, SCHEMA_VERSION)  # 4 only added to it
 
 
 class Verdict(StrEnum):
@@ -292,7 +293,7 @@ class CheckResult:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CheckResult:
         """The inverse of `to_json`; infinity and NaN may be written as strings."""
-        if data.get("schema") != SCHEMA_VERSION:
+        if data.get("schema") not in _READABLE:
             raise UsageError(
                 f"a result of schema {SCHEMA_VERSION} was expected, found {data.get('schema')!r}: "
                 "make it again with `ttrace check`"

@@ -180,6 +180,7 @@ def _detail(detail: Detail) -> dict[str, Any]:
             for row in detail.worst_rows
         ],
         "ranks": list(detail.wrong_ranks),
+        "diagnosis": detail.diagnosis,
     }
 
 

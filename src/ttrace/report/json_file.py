@@ -16,7 +16,8 @@ from ttrace.errors import UsageError
 
 
 def dumps(data: object) -> str:
-    return json.dumps(_strict(data), indent=1, allow_nan=False) + "\n"
+    """One line for every tensor: small, quick to write, and lines are what people search in."""
+    return _written(_strict(data), "") + "\n"
 
 
 def read_result(file: Path) -> CheckResult:
@@ -30,6 +31,20 @@ def read_result(file: Path) -> CheckResult:
             f"{file} is not a result: {type(error).__name__}: {error}; expected the result.json "
             "that `ttrace diff` leaves, or what `ttrace check --json` wrote"
         ) from error
+
+
+def _written(data: Any, margin: str) -> str:
+    """Objects in objects are opened, lists have an entry in every line, entries are closed."""
+    inner = f"{margin} "
+    if isinstance(data, dict) and data:
+        parts = [f"{json.dumps(str(k))}: {_written(v, inner)}" for k, v in data.items()]
+        opened, closed = "{", "}"
+    elif isinstance(data, list) and any(isinstance(value, dict | list | str) for value in data):
+        parts = [json.dumps(v, allow_nan=False, separators=(",", ":")) for v in data]
+        opened, closed = "[", "]"
+    else:
+        return json.dumps(data, allow_nan=False)
+    return f"{opened}\n{inner}" + f",\n{inner}".join(parts) + f"\n{margin}{closed}"
 
 
 def _strict(data: Any) -> Any:

@@ -43,7 +43,8 @@ def _runs(result: CheckResult) -> list[str]:
     lines = [""]
     for run in result.runs[:2]:
         mesh = " x ".join(f"{axis} {size}" for axis, size in run.mesh.items()) or "one device"
-        versions = ", ".join(f"{name} {value}" for name, value in run.versions.items())
+        said = run.versions | run.facts
+        versions = ", ".join(f"{name} {value}" for name, value in said.items())
         facts = f"{run.world_size} ranks ({mesh}), {', '.join(run.dtypes)} on {run.device}"
         lines.append(f"- {run.role}: {code(f'{facts}; {versions}')}")
     return lines if len(lines) > 1 else []

@@ -7,6 +7,7 @@ NOT EQUIVALENT: layers.1.feed_forward, backward
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +20,9 @@ from ttrace.core.statistics import Statistics
 from ttrace.report.view import consequences, counts, headline, listed_ranks, not_covered
 
 _ROWS = 10  # chosen: the frontier matters, the rest is a consequence
+_WIDE_ENOUGH = 110  # measured: the columns of a Llama's tensors side by side, with a short note
+_VERDICT = 31  # counted: the longest verdict and the ratio, with the gaps around them
+_NOTE = 10  # chosen: a note is folded, but not to single letters
 _COLOURS = {Verdict.PASS: "green", Verdict.EXTRA: "dim", Verdict.UNDECIDED: "yellow"}
 
 
@@ -44,7 +48,7 @@ def print_check(result: CheckResult, console: Console) -> None:
             console,
             f"{len(shown)} of {len(result.tensors)} tensors {title}; the first in execution order:",
         )
-        console.print(_table(shown[:_ROWS]))
+        console.print(_table(shown[:_ROWS], console))
     _say(console, "")
     _say(console, counts(result))
     for line in _coverage(result):
@@ -63,9 +67,10 @@ def print_trace(facts: dict[str, Any], console: Console) -> None:
         "size": f"{facts['size_bytes'] / 1e6:.1f} MB",
         "ranks": f"{facts['world_size'] - len(facts['missing_ranks'])} of {facts['world_size']}",
         "mesh": ", ".join(f"{axis} {size}" for axis, size in facts["axes"].items()) or "none",
-        "steps": ", ".join(map(str, facts["steps"])) or "none",
+        "steps": ", ".join(f"step{number}" for number in facts["steps"]) or "none",
         "adapter": f"{facts['adapter']} on {facts['device']}",
         "versions": ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
+        "settings": ", ".join(f"{name} {value}" for name, value in facts["facts"].items()),
         "noise": "none" if seed is None else f"seed {seed}: a perturbed reference",
         "kinds": ", ".join(f"{count} {kind}" for kind, count in facts["kinds"].items()),
         "gradients": f"{facts['hooks_fired']} of {facts['hooks_expected']} hooks fired",
@@ -74,7 +79,7 @@ def print_trace(facts: dict[str, Any], console: Console) -> None:
         if facts[key]:
             rows[key.replace("_", " ")] = _few(tuple(map(str, facts[key])))
     for name, value in rows.items():
-        _say(console, f"  {name:<16} {value}")
+        _say(console, f"  {name:<16} {value}", hanging=19)
     _say(console, "")
     for id_ in facts["ids"]:
         _say(console, id_)
@@ -112,25 +117,30 @@ def print_tensor(
         _say(console, f"no rank holds {gap}", style="red")
 
 
-def _table(results: tuple[TensorResult, ...]) -> Table:
+def _table(results: tuple[TensorResult, ...], console: Console) -> Table:
+    """On a narrow terminal without the columns that say the same in other units."""
+    wide = console.width >= _WIDE_ENOUGH
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tensor", overflow="fold")
+    name = max(len(str(result.id)) for result in results)
+    name = min(name, console.width - _VERDICT - _NOTE)
+    table.add_column("tensor", overflow="fold", width=None if wide else name)
     table.add_column("verdict")
     table.add_column("error/tolerance", justify="right")
-    table.add_column("of")
-    table.add_column("relative", justify="right")
-    table.add_column("eps", justify="right")
-    table.add_column("note", overflow="fold")
+    if wide:
+        table.add_column("statistic")
+        table.add_column("relative", justify="right")
+        table.add_column("eps", justify="right")
+    rest = console.width - name - _VERDICT
+    table.add_column("note", overflow="fold", width=None if wide else rest)
     for result in results:
         relative = None if result.statistics is None else result.statistics.relative_error
-        colour = _COLOURS.get(result.verdict, "red")
+        worst = "" if result.worst is None else result.worst.reading.statistic.value
+        units = (_cell(worst), _number(relative), _number(result.error_eps))
         table.add_row(
             _cell(str(result.id)),
-            _cell(result.verdict.value, style=colour),
+            _cell(result.verdict.value, style=_COLOURS.get(result.verdict, "red")),
             _number(result.ratio),
-            _cell("" if result.worst is None else result.worst.reading.statistic.value),
-            _number(relative),
-            _number(result.error_eps),
+            *(units if wide else ()),
             _cell(_note(result)),
         )
     return table
@@ -168,10 +178,18 @@ def _few(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + more
 
 
-def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(
-        _printable(text), style=style, markup=False, emoji=False, highlight=False, soft_wrap=True
-    )
+def _say(console: Console, text: str, style: str | None = None, hanging: int = 4) -> None:
+    """Wrapped between words where a person reads it; in a pipe a line stays a line."""
+    shown = _printable(text)
+    if console.is_terminal and len(shown) > console.width:
+        shown = textwrap.fill(
+            shown,
+            console.width,
+            subsequent_indent=" " * hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def _printable(text: str) -> str:

@@ -72,8 +72,8 @@ class Finding:
 
 _STATISTICS = {
     "norm": "the norm of the error",
-    "gain": "the factor",
-    "shift": "the shift",
+    "gain": "the error along the reference",
+    "shift": "the mean error",
     "choices": "the number of choices that differ",
 }
 

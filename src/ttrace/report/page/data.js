@@ -3,16 +3,18 @@ const real = (value) => (value == null ? null : Number(value === "inf" ? Infinit
 
 async function load() {
   if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot decompress the data: use one from 2023 or later");
-  const packed = Uint8Array.from(atob(byId("data").textContent.trim()), (letter) => letter.charCodeAt(0));
+  const letters = atob(byId("data").textContent.trim()), packed = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const data = JSON.parse(await new Response(stream).text());
-  data.comparisons.forEach(prepare);
   data.moduleOf = new Map(data.modules.map(([path, kind, source]) => [path, { kind, source }]));
   return data;
 }
 
+// Once, and only for a comparison that is looked at.
 function prepare(comparison) {
   const { tables } = comparison;
+  if (comparison.count != null) return;
   comparison.count = comparison.step.length;
   for (const name of ["ratio", "eps", "relative", "allowed"]) comparison[name] = comparison[name].map(real);
   for (const name of ["kind", "verdict", "dtype", "source"]) comparison[name] = comparison[name].map((i) => tables[name][i]);
@@ -25,6 +27,7 @@ function prepare(comparison) {
   comparison.searched = comparison.id.map((id) => id.toLowerCase());
   comparison.byId = new Map(comparison.id.map((id, i) => [id, i]));
   comparison.failed = comparison.verdict.map((verdict) => !["pass", "extra", "undecided"].includes(verdict));
+  comparison.tree = buildTree(comparison);
 }
 
 // How bad a tensor is, to choose the worst of a cell: failures without a ratio come first.

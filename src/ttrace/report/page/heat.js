@@ -41,6 +41,7 @@ function heatMap(data, state, open) {
     const groups = GROUPS.map(([name, all]) => [name, all.filter((kind) => present.has(kind))]).filter(([, all]) => all.length);
     kinds = groups.flatMap(([, all]) => all);
     starts = new Set(groups.slice(1).map(([, all]) => all[0]));
+    heat.parentNode.style.setProperty("--kinds", kinds.length);
     byId("columns").replaceChildren(el("span", { class: "name" }, "module, in execution order"),
       ...groups.map(([name, all]) => el("span", { class: "group" }, el("b", {}, name),
         el("div", {}, all.map((kind) => el("span", {}, kind.replace("_", " ").replace("optimizer", "optim. state")))))));

@@ -1,7 +1,16 @@
 // Puts the parts together: one state, one function that changes what is shown, one that opens a tensor.
+// What to open where no culprit says it: the first failure, or else what is nearest to its tolerance.
+function worst(comparison) {
+  let chosen = 0;
+  for (let i = 0; i < comparison.count; i++) {
+    if (comparison.failed[i]) return comparison.id[i];
+    if (badness(comparison, i) > badness(comparison, chosen)) chosen = i;
+  }
+  return comparison.id[chosen];
+}
+
 function start(data) {
   const state = { comparison: null, tree: null, matches: [], matching: 0, chosen: null };
-  const trees = data.comparisons.map(buildTree);
   byId("failed").hidden = true;
   document.querySelector("main").hidden = false;
   const heat = heatMap(data, state, choose), depth = depthCharts(data, state, choose);
@@ -11,12 +20,13 @@ function start(data) {
     node.replaceChildren(...entries.map(([value, text]) => el("option", { value }, text)));
     node.hidden = entries.length < 2;
   }
-  options(which, data.comparisons.map((comparison, n) => [n, n ? "isolated run" : "whole step"]));
+  options(which, data.comparisons.map((comparison, n) => [n, n ? "isolated run: what is wrong by itself" : "whole step: how it spreads"]));
   options(show, [["all", "all tensors"], ["wrong", "wrong"], ["undecided", "undecided"]]);
 
   function switchTo(n) {
     state.comparison = data.comparisons[n];
-    state.tree = trees[n];
+    prepare(state.comparison);
+    state.tree = state.comparison.tree;
     state.chosen = null;
     which.value = n;
     const steps = [...new Set(state.comparison.step)];
@@ -73,9 +83,11 @@ function start(data) {
   drawSummary(data, openById);
   drawSettings(data);
   drawLegend();
+  byId("spread-title").textContent = data.exit_code === 0 ? "Every tensor" : "Where it starts and how it spreads";
   switchTo(0);
   const first = data.findings.length && data.findings[0].evidence.length ? data.findings[0].evidence[0].id : null;
-  if (first) openById(data.evidence_in, first);
+  openById(0, state.comparison.byId.has(first) ? first : worst(state.comparison));
+  if (data.exit_code === 0) byId("heat").scrollTop = 0;  // nothing to reveal: the model from its beginning
   if (state.chosen === null) { filter(); drawTensor(data, state); }
   document.documentElement.dataset.ready = String(Math.ceil(performance.now()));  // for tests
 }

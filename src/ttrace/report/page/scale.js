@@ -1,13 +1,13 @@
-// Colours of log10(error / tolerance): blue below, warm above, with a step at the tolerance itself.
+// Colours of log10(error / tolerance): blue below, deeper the nearer, warm above, with a step at the tolerance itself.
 // Blue against orange is told apart with every common colour blindness; numbers stand in the cells too.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const ramps = {
   light: {
-    below: [[238, 243, 247], [205, 221, 236], [160, 192, 221]],
+    below: [[142, 178, 212], [198, 216, 233], [238, 243, 247]],
     above: [[253, 216, 178], [246, 163, 103], [222, 101, 55], [168, 45, 30], [98, 14, 22]],
   },
   dark: {
-    below: [[44, 54, 65], [45, 72, 99], [56, 98, 142]],
+    below: [[64, 112, 164], [47, 78, 108], [36, 44, 53]],
     above: [[101, 65, 38], [150, 82, 38], [204, 103, 49], [240, 142, 84], [255, 196, 158]],
   },
 };

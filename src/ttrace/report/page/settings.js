@@ -5,11 +5,12 @@ function drawSettings(data) {
   byId("runs").hidden = !reference || !candidate;
   if (reference && candidate) {
     const mesh = (run) => Object.entries(run.mesh).map(([axis, size]) => `${axis} ${size}`).join(" × ") || "none";
-    const versions = [...new Set([...Object.keys(reference.versions), ...Object.keys(candidate.versions)])];
+    const said = (run) => ({ ...run.versions, ...run.facts });
+    const names = [...new Set([...Object.keys(said(reference)), ...Object.keys(said(candidate))])];
     const lines = [
       ["trace", (run) => run.path], ["ranks", (run) => String(run.world_size)], ["mesh", mesh], ["dtype", (run) => run.dtypes.join(", ")],
       ["device", (run) => run.device], ["adapter", (run) => run.adapter], ["steps", (run) => String(run.steps)],
-      ...versions.map((name) => [name, (run) => run.versions[name] || "–"]),
+      ...names.map((name) => [name, (run) => said(run)[name] || "–"]),
     ].map(([name, value]) => {
       const ours = value(reference), theirs = value(candidate), differs = ours !== theirs && name !== "trace";
       return { mark: differs ? "differs" : null, cells: [name, ours, theirs, differs ? "≠" : ""] };

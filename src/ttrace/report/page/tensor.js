@@ -15,6 +15,7 @@ function drawTensor(data, state) {
     ["wrong on", comparison.ranks[i].length ? ranksText(comparison.ranks[i]) : ""],
     ["code", known ? `${known.kind} ${known.source}` : ""],
     ["note", comparison.note[i]],
+    ["looks like", detail ? detail.diagnosis : ""],
   ].filter(([, value]) => value);
   const judged = comparison.judged[i].map(([statistic, value, allowed, ratio, place]) => ({
     mark: real(ratio) > 1 ? "wrong" : null,
@@ -24,7 +25,7 @@ function drawTensor(data, state) {
     el("h3", { class: "mono", id: "tensor-name" }, comparison.id[i]),
     table(["", ""], facts.map((cells) => ({ cells }))),
     ...(judged.length ? [el("h3", {}, "Judged by"), table(["statistic", "#value", "#allowed", "#ratio"], judged)] : []),
-    ...(detail ? closer(detail, comparison.shape[i]) : [el("p", { class: "quiet" }, "Shards, differences and rows are kept for the culprits' evidence and the first failures only.")]));
+    ...(detail ? closer(detail, comparison.shape[i]) : [el("p", { class: "quiet" }, "Shards, differences and rows are kept for the culprits' evidence, the first failures, and what is nearest to its tolerance.")]));
   panel.scrollTop = 0;
 }
 

@@ -1,0 +1,51 @@
+"""The command line: demo, diff, localize, run, check, report, show, export.
+
+Exit codes: 0 equivalent (or done), 1 not equivalent, 2 could not decide, bad input, bad usage or
+a fault of ours; 130 and 143 when interrupted or told to end.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from ttrace.cli.results import check, report
+from ttrace.cli.runs import demo, diff, localize, run
+from ttrace.cli.screen import say
+from ttrace.cli.traces import export, show
+from ttrace.errors import TTraceError
+
+app = typer.Typer(
+    help="Finds silent bugs in distributed training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+# In the order in which --help shows them; a short help is one that its 80 columns do not cut.
+app.command(short_help="A small Llama, one process against 4, with a bug if you like.")(demo)
+app.command(short_help="Run reference and candidate with tracing on, then compare.")(diff)
+app.command(short_help="The same with every module isolated: smaller errors show.")(localize)
+app.command(context_settings={"ignore_unknown_options": True})(run)
+app.command()(check)
+app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(report)
+app.command(short_help="What is in a trace, or one tensor of it.")(show)
+app.command(short_help="One logical tensor as a safetensors file.")(export)
+
+
+def main() -> NoReturn:
+    """Entry point: every error that was foreseen is one message and exit code 2."""
+    # Not the default, which would leave a traced command running; and as other tools do in a pipe.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        app(prog_name="ttrace")  # ends the process itself, also after bad usage
+    except (TTraceError, OSError) as error:
+        say(f"ttrace: {error}", stderr=True)
+    except Exception:  # noqa: BLE001  (Python's own exit code would say: not equivalent)
+        traceback.print_exc()
+    sys.exit(2)

@@ -1,0 +1,24 @@
+"""Options that several commands have, each said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for standard output."),
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for traces and result.")]
+Reference = Annotated[str, typer.Option(help="Shell command of the trusted run.")]
+Candidate = Annotated[str, typer.Option(help="Shell command of the run to test.")]
+Steps = Annotated[int, typer.Option(min=1, help="How many training steps to record.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
+Calibration = Annotated[
+    int, typer.Option("--calibration-runs", min=1, help="How many perturbed references to run.")
+]

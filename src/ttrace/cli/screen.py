@@ -1,0 +1,119 @@
+"""What a command says while it works and when it is done: consoles, progress, JSON.
+
+Everything meant for people goes to standard error where standard output is asked for JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from ttrace.core.results import CheckResult
+
+_WIDE = 150  # chosen: piped output is read by programs and in logs, which do not wrap
+
+
+def finish(
+    result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
+) -> NoReturn:
+    from ttrace.report.html import render
+    from ttrace.report.terminal import print_check
+
+    quiet = json_file == "-"
+    if folder is not None:
+        write_json(str(folder / "result.json"), result.to_json())
+        html = html or folder / "report.html"
+    if html is not None:
+        html.write_text(render(result), encoding="utf-8")
+    print_check(result, open_console(stderr=quiet))
+    if html is not None:
+        say(f"report: {html}", stderr=quiet)
+    if folder is not None:
+        say(f"traces and result.json in {folder}", stderr=quiet)
+    write_json(json_file, result.to_json())
+    raise typer.Exit(result.exit_code)
+
+
+def say(text: str, *, stderr: bool = False) -> None:
+    console = open_console(stderr=stderr)
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def write_json(target: str | None, data: object) -> None:
+    if target is None:
+        return
+    from ttrace.report.json_file import dumps
+
+    text = dumps(data)
+    if target == "-":
+        sys.stdout.write(text)
+    else:
+        Path(target).write_text(text)
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_WIDE)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with _progress(*columns) as bar:
+        bar.add_task(what.replace("[", r"\["), total=None)
+        yield
+
+
+@contextmanager
+def comparing() -> Iterator[Callable[[str, int, int], None]]:
+    columns = (
+        TextColumn("comparing {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    bar = _progress(*columns)
+    task = bar.add_task("", total=None)
+
+    def progress(what: str, done: int, total: int) -> None:
+        if done == 0:
+            bar.start()  # not before: commands that run until then show a spinner of their own
+        bar.update(task, description=what, completed=done, total=total)
+        if done == total:
+            bar.stop()
+
+    try:
+        yield progress
+    finally:
+        bar.stop()
+
+
+class _Rate(ProgressColumn):
+    """Tensors per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.0f}/s")
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    """Gone when the work is done, and never there when nobody looks."""
+    console = open_console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
