@@ -12,8 +12,7 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,10 +22,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from ttrace.attach import ENV_SPLIT
 from ttrace.demo import train as demo
 from ttrace.experiment import Experiment
 from ttrace.launch import TracedRun
-from ttrace.splitting import split_linears
 
 # Real process groups of 2 and 4 ranks, and simulated tensor parallelism.
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
@@ -98,13 +97,13 @@ class PooledRunner:
             run.folder.parent.mkdir(parents=True, exist_ok=True)
             run.folder.symlink_to(self._done[key].resolve())
             return
-        environment = run.variables
+        environment = run.variables | ({ENV_SPLIT: str(split)} if split else {})
         if config.world_size > 1:
             assert self._pool is not None, "only layouts of one process need no pool"
             self._pool.run(config.world_size, train_rank, config, environment=environment)
         else:
             with mock.patch.dict(os.environ, environment):
-                train_here(config, split)
+                train_here(config)
         if is_reference:
             self._done[key] = run.folder
 
@@ -117,9 +116,9 @@ def experiment(model: Model, layout: str, folder: Path) -> Experiment:
     )
 
 
-def train_here(config: demo.TrainConfig, split: int) -> None:
+def train_here(config: demo.TrainConfig) -> None:
     demo.prepare_process(config)
-    with contextlib.redirect_stdout(io.StringIO()), _splitting(split):
+    with contextlib.redirect_stdout(io.StringIO()):
         demo.train(config)
 
 
@@ -129,21 +128,3 @@ def train_rank(config: demo.TrainConfig) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         demo.train(config, mesh)
     dist.barrier()
-
-
-@contextmanager
-def _splitting(ways: int) -> Iterator[None]:
-    """The demo builds its model inside `train`: split it as soon as it is there."""
-    if not ways:
-        yield
-        return
-    build = demo.build
-    with contextlib.ExitStack() as stack:
-
-        def split_build(*args: Any, **kwargs: Any) -> Any:
-            model, optimizer = build(*args, **kwargs)
-            stack.enter_context(split_linears(model, ways))
-            return model, optimizer
-
-        with mock.patch.object(demo, "build", split_build):
-            yield

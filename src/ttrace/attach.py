@@ -15,6 +15,7 @@ from ttrace.errors import UsageError
 ENV_OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
 ENV_STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
 ENV_NOISE = "TTRACE_NOISE"  # seed of the rounding noise of a perturbed reference
+ENV_SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
 ENV_TAPS = "TTRACE_TAPS"  # 1: record every use of a tensor by itself, as isolated runs do
 ENV_PLANS = "TTRACE_PLANS"  # folder of plans: overwrite every value with the reference's
 
@@ -31,7 +32,10 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     # Only a traced run pays for importing the frameworks' modules.
     from ttrace.adapters import find_adapter
     from ttrace.capture.recording import RecordingTracer
+    from ttrace.splitting import split
 
+    if ways := _number(ENV_SPLIT):
+        split(model, ways)
     optimizers = [] if optimizer is None else optimizer
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]

@@ -26,6 +26,7 @@ class Experiment:
     timeout_seconds: float = 1800.0
     calibration_runs: int = 1
     repeats_reference: bool = False
+    split_reductions: int = 1  # parts in which perturbed references add matmuls
 
     def compare(self, run: Runner, progress: Progress) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
@@ -81,6 +82,7 @@ class Experiment:
                 folder=folder,
                 steps=self.steps,
                 noise=noise,
+                split=1 if noise is None else self.split_reductions,
                 taps=taps,
                 plans=plans,
                 timeout_seconds=self.timeout_seconds,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
+from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_SPLIT, ENV_STEPS, ENV_TAPS
 from ttrace.errors import CommandFailed, UsageError
 
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
@@ -32,6 +32,7 @@ class TracedRun:
     folder: Path
     steps: int = 1
     noise: int | None = None
+    split: int = 1
     taps: bool = False
     plans: Path | None = None
     timeout_seconds: float = 1800.0
@@ -46,6 +47,8 @@ class TracedRun:
         values = {ENV_OUT: str(self.folder.resolve()), ENV_STEPS: str(self.steps)}
         if self.noise is not None:
             values[ENV_NOISE] = str(self.noise)
+        if self.split > 1:
+            values[ENV_SPLIT] = str(self.split)
         if self.taps:
             values[ENV_TAPS] = "1"
         if self.plans is not None:
@@ -74,7 +77,7 @@ def prepare_folder(folder: Path) -> Path:
 
 def run_traced(run: TracedRun) -> None:
     """Run to the end or to the time limit; anything but a recorded success raises CommandFailed."""
-    inherited = (ENV_NOISE, ENV_TAPS, ENV_PLANS)
+    inherited = (ENV_NOISE, ENV_SPLIT, ENV_TAPS, ENV_PLANS)
     environment = {k: v for k, v in os.environ.items() if k not in inherited} | run.variables
     run.folder.mkdir(parents=True, exist_ok=True)
     with run.log.open("xb") as log:

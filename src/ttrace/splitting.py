@@ -1,20 +1,17 @@
 """Splitting: one process that rounds its matmuls as n ranks of tensor parallelism do.
 
-    with ttrace.splitting.split_linears(model, 8):
-        loss = step(model)
+    ttrace.splitting.split(model, 8)
 
 A row-parallel linear adds n partial products, each rounded to the dtype of the activations; the
 backward of a column-parallel one does so with the gradient of its input. Here every nn.Linear does
-both, which rounds at least as often as any tensor-parallel layout of it. Used on the reference, its
-distance from the candidate no longer grows with n; used on a perturbed reference, the tolerance
-knows of n.
+both, which rounds at least as often as any tensor-parallel layout of it. In a perturbed reference
+(`ttrace diff --split-reductions 8`) it makes the tolerances know of n.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,22 +20,27 @@ from torch import Tensor, nn
 from ttrace.errors import UsageError
 
 
-@contextmanager
-def split_linears(model: nn.Module, ways: int) -> Iterator[None]:
-    """Inside, every nn.Linear of the model whose dims divide by `ways` works in `ways` parts."""
+def split(model: nn.Module | Iterable[nn.Module], ways: int) -> None:
+    """From now on every nn.Linear whose dims divide by `ways` works in `ways` parts."""
     if ways < 1:
         raise UsageError(f"a reduction splits into at least one part, found {ways}")
-    found = [m for m in model.modules() if isinstance(m, nn.Linear) and _divides(m, ways)]
+    modules = [model] if isinstance(model, nn.Module) else model
+    # A subclass with a forward of its own may compute something else.
+    linears = [
+        module
+        for part in modules
+        for module in part.modules()
+        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    ]
+    found = [linear for linear in linears if _divides(linear, ways)]
     if not found:
-        raise UsageError(f"no nn.Linear of the model has dims that divide by {ways}")
+        raise UsageError(
+            f"none of the {len(linears)} nn.Linear of the model has dims that divide by {ways}: "
+            "there is nothing to split"
+        )
     for linear in found:
         # An attribute of the object goes before the method of its class.
         linear.forward = functools.partial(_forward, linear, ways)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for linear in found:
-            del linear.__dict__["forward"]
 
 
 def _divides(linear: nn.Linear, ways: int) -> bool:

@@ -18,6 +18,7 @@ from ttrace.cli.options import (
     Json,
     Out,
     Reference,
+    Split,
     Steps,
     Timeout,
 )
@@ -74,6 +75,7 @@ def diff(
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
     calibration_runs: Calibration = 1,
+    split_reductions: Split = 1,
     repeat_reference: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
     ] = False,
@@ -87,6 +89,7 @@ def diff(
     experiment = replace(
         _experiment("diff", reference, candidate, out, steps, timeout, calibration_runs),
         repeats_reference=repeat_reference,
+        split_reductions=split_reductions,
     )
     finish(_diff(experiment, isolate=isolate), experiment.folder, html, json_file)
 
@@ -98,12 +101,14 @@ def localize(
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
     calibration_runs: Calibration = 1,
+    split_reductions: Split = 1,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
-    experiment = _experiment(
-        "localize", reference, candidate, out, steps, timeout, calibration_runs
+    experiment = replace(
+        _experiment("localize", reference, candidate, out, steps, timeout, calibration_runs),
+        split_reductions=split_reductions,
     )
     with comparing() as progress:
         experiment.compare(_run_and_wait, progress)
