@@ -24,7 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from ttrace.core.ids import Kind, TensorId, display_module
+from ttrace.core.ids import MASTER, Kind, TensorId, display_module
 from ttrace.core.results import Culprit, TensorResult, Verdict
 
 Consumers = Mapping[TensorId, tuple[TensorId, ...]]
@@ -319,13 +319,19 @@ def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     updated, failed = _of_kind(results, Kind.PARAM_AFTER)
     if not failed:
         return ()
+    reason = "main gradients pass"
+    copies = [result for result in updated if result.id.slot.endswith(MASTER)]
+    if copies and not any(result.verdict.is_failure for result in copies):
+        updated = [result for result in updated if not result.id.slot.endswith(MASTER)]
+        reason = "the optimizer's copies in full precision pass"
     if not _is_everywhere(failed, updated):
         return _by_module(failed, "update", "its main gradient passes")
     return (
         Culprit(
             where="optimizer step",
             part="update",
-            reason=f"main gradients pass, {len(failed)} of {len(updated)} new parameters do not",
+            reason=f"{reason}, {len(failed)} of {len(updated)} new parameters do not: "
+            f"{why(failed[0])}",
             evidence=tuple(result.id for result in failed[:3]),
         ),
     )
