@@ -63,6 +63,7 @@ def train_rank(fields: dict[str, Any], bug: str) -> None:
 def planted(bug: str) -> Any:
     if not bug:
         return nullcontext()
+    import megatron_planted  # noqa: F401  (those of the tests' own)
     from ttrace.testing import megatron_bugs
 
     return megatron_bugs.planted(bug)
