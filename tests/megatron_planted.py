@@ -4,6 +4,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
+from megatron.core.transformer.moe import router
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
@@ -87,3 +89,39 @@ def dispatcher_order(stack: ExitStack) -> None:
 
     once_built(stack, change)
     wrap(stack, MoEAlltoAllTokenDispatcher, "dispatch_postprocess", postprocess)
+
+
+_ROUTERS = ("decoder.layers.0.mlp.router", "decoder.layers.1.mlp.router")
+
+
+@bug("chosen", 2, _ROUTERS, "forward", tp=2, sp=True, experts=4)
+def balance_coefficient(stack: ExitStack) -> None:
+    """The load balancing loss counts once for every tensor-parallel rank."""
+
+    def coefficient(original: Any, self: Any, kind: str) -> Any:
+        return original(self, kind) * parallel_state.get_tensor_model_parallel_world_size()
+
+    wrap(stack, TopKRouter, "get_aux_loss_coeff", coefficient)
+
+
+@bug("chosen", 2, _ROUTERS, "forward", cp=2, experts=4, z_loss=0.01)
+def z_loss_context(stack: ExitStack) -> None:
+    """The z-loss is not averaged over context-parallel ranks."""
+
+    def loss(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) * parallel_state.get_context_parallel_world_size()
+
+    wrap(stack, router, "z_loss_func", loss)
+
+
+@bug("chosen", 2, "(model)", "forward", tp=2, sp=True, mtp=1)
+def head_coefficient(stack: ExitStack) -> None:
+    """The loss of the multi-token head has another weight."""
+    import gpt
+
+    def configure(original: Any, layout: Any) -> Any:
+        config = original(layout)
+        config.mtp_loss_scaling_factor *= layout.tp
+        return config
+
+    wrap(stack, gpt, "configure", configure)

@@ -14,7 +14,7 @@ from ttrace.pipeline import check
 
 # What the reference must have in common with a layout; all else says how it is spread.
 MODEL_FIELDS = frozenset(
-    {"bf16", "experts", "layers", "microbatches", "mtp", "per_token", "steps", "untied"}
+    {"bf16", "experts", "layers", "microbatches", "mtp", "per_token", "steps", "untied", "z_loss"}
 )
 
 

@@ -106,6 +106,7 @@ class RecordingTracer:
                 watch_backward(self._around_backward),
                 watch_clipping(self._before_clipping),
                 self._adapter.watch_clipping(self._before_clipping),
+                self._adapter.watch_losses(self._hooks.aside),
             ):
                 yield
         except BaseException:
