@@ -56,6 +56,7 @@ class Layout:
     recompute: str = ""  # full or selective
     experts: int = 0
     dispatcher: str = "alltoall"
+    z_loss: float = 0.0
     untied: bool = False
     mtp: int = 0
     bf16: bool = False
@@ -118,6 +119,7 @@ def configure(layout: Layout) -> TransformerConfig:
             "moe_token_dispatcher_type": layout.dispatcher,
             "moe_router_topk": 2,
             "moe_aux_loss_coeff": 0.01,
+            "moe_z_loss_coeff": layout.z_loss or None,
             "moe_router_load_balancing_type": "aux_loss",
         }
     recompute: dict[str, Any] = {}

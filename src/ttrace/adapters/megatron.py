@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ttrace.adapters.megatron_activations import Activations
 from ttrace.adapters.megatron_experts import Dispatches
 from ttrace.adapters.megatron_layouts import Ranks, parameter_layout, sections_of
+from ttrace.adapters.megatron_losses import watch_losses
 from ttrace.adapters.megatron_optimizer import (
     Optimizers,
     box_layout,
@@ -39,6 +40,7 @@ from ttrace.adapters.megatron_paths import (
 from ttrace.adapters.megatron_schedules import watch_backward
 from ttrace.core.adapter import (
     AroundBackward,
+    Aside,
     BeforeClip,
     BeforeReduction,
     Held,
@@ -197,6 +199,10 @@ class MegatronAdapter:
 
     def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
         return watch_reduction(before)
+
+    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
+        per_token = bool(self._config.calculate_per_token_loss)
+        return watch_losses(self._ranks, aside, per_token=per_token)
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         return self._activations.spot(module, kind, slot, tensor)

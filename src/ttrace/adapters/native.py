@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from ttrace.adapters.pipeline import Pipeline
 from ttrace.core.adapter import (
     AroundBackward,
+    Aside,
     BeforeClip,
     BeforeReduction,
     Held,
@@ -138,6 +139,9 @@ class NativeAdapter:
         return nullcontext()
 
     def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
         return nullcontext()
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ttrace.align.batch import Batch, match_batches, own_batch
-from ttrace.align.place import OwnShape, Placer
+from ttrace.align.place import OwnShape, PlaceKey, Placer
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.plan import Place
@@ -41,7 +41,7 @@ class Aligned:
     reference_batch: Batch
     candidate_batch: Batch
     consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
-    places: dict[tuple[TensorId, int, int], Place] = field(default_factory=dict)
+    places: dict[PlaceKey, Place] = field(default_factory=dict)
 
 
 def align_one(trace: Trace, spans: SpanReader) -> dict[TensorId, LogicalTensor | str]:

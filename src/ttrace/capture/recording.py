@@ -110,6 +110,7 @@ class RecordingTracer:
                 watch_clipping(self._before_clipping),
                 self._adapter.watch_clipping(self._before_clipping),
                 self._adapter.watch_reduction(self._before_reduction),
+                self._adapter.watch_losses(self._hooks.aside),
             ):
                 yield
         except BaseException:

@@ -81,6 +81,7 @@ class Held:
 
 
 NO_BATCH = -1
+Aside = Callable[[str, torch.Tensor, Layout | None], None]  # slot, value, layout
 BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
 BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
 AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
@@ -141,6 +142,9 @@ class Adapter(Protocol):
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         """Where an input, an output, or the gradient of one belongs; None: leave it out."""
+
+    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
+        """Calls `aside` for losses that the module which runs now makes but does not return."""
 
     def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         """The plain local tensor, and its layout if the tensor itself knows it."""
