@@ -181,7 +181,15 @@ def token_loss_context(stack: ExitStack) -> None:
     wrap(stack, gpt, "loss_of", loss)
 
 
-@bug("transformers#34191", 2, "loss", "forward", per_token=True)
+# It says two wrong things: the loss, and the number of tokens by which gradients are divided.
+@bug(
+    "transformers#34191",
+    2,
+    "loss",
+    "forward",
+    also=(("gradient reduction", "main gradient"),),
+    per_token=True,
+)
 def mean_of_means(stack: ExitStack) -> None:
     """Microbatches with other numbers of tokens count alike."""
     import gpt
