@@ -27,7 +27,7 @@ from ttrace.adapters.megatron_optimizer import (
     box_layout,
     flat_boxes,
     watch_clipping,
-    watch_reduction,
+    watch_accumulation,
 )
 from ttrace.adapters.megatron_paths import (
     expert_modules,
@@ -197,8 +197,8 @@ class MegatronAdapter:
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         return watch_backward(around)
 
-    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
-        return watch_reduction(before)
+    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        return watch_accumulation(before)
 
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
         per_token = bool(self._config.calculate_per_token_loss)

@@ -141,7 +141,7 @@ def watch_clipping(before: BeforeClip) -> Iterator[None]:
 
 
 @contextmanager
-def watch_reduction(before: BeforeReduction) -> Iterator[None]:
+def watch_accumulation(before: BeforeReduction) -> Iterator[None]:
     """A group of buckets is reduced when every microbatch was added to it."""
     original: Callable[..., None] = _ParamAndGradBucketGroup.start_grad_sync
 

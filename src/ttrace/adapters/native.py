@@ -138,7 +138,7 @@ class NativeAdapter:
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
         return nullcontext()
 
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:

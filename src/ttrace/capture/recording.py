@@ -109,7 +109,7 @@ class RecordingTracer:
                 self._adapter.watch_backward(self._around_backward),
                 watch_clipping(self._before_clipping),
                 self._adapter.watch_clipping(self._before_clipping),
-                self._adapter.watch_reduction(self._before_reduction),
+                self._adapter.watch_accumulation(self._before_reduction),
                 self._adapter.watch_losses(self._hooks.aside),
             ):
                 yield

@@ -137,7 +137,7 @@ class Adapter(Protocol):
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         """Holds `around(losses)` while the framework runs backward past torch.autograd.backward."""
 
-    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
         """Calls `before(parameters)` when their gradients, accumulated, are about to be reduced."""
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
