@@ -14,7 +14,7 @@ each is judged by itself.
     gradient that leaves a module's input               that module, backward
     local gradient of a parameter                       that module, weight gradient
     replicas of it disagree                             that module, gradient reduction
-    main gradient, local one right                      the reduction or accumulation of gradients
+    reduced or main gradient, local one right           the reduction or accumulation of gradients
     gradient norm that is not that of the gradients     gradient clipping
     clipped gradient                                    gradient clipping
     state of the optimizer, or new parameter            the optimizer step
@@ -35,7 +35,10 @@ _IN_MODULE = {
     Kind.GRAD: "weight gradient",
 }
 _OF_PARAMETER = frozenset(
-    {Kind.MAIN_GRAD, Kind.CLIPPED_GRAD, Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM}
+    {
+        *(Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD),
+        *(Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM),
+    }
 )
 _IN_PARENT = {Kind.INPUT: "forward", Kind.GRAD_OUTPUT: "backward"}
 
@@ -133,7 +136,7 @@ def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[Tenso
 
     def is_consequence(result: TensorResult) -> bool:
         in_wrong_module = display_module(result.id.module) in wrong
-        if result.id.kind is Kind.MAIN_GRAD:
+        if result.id.kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD):
             source = local.get((result.id.module, result.id.slot))
             return in_wrong_module if source is None else source.verdict.is_failure
         return result.id.kind is Kind.BUFFER and in_wrong_module

@@ -24,7 +24,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from ttrace.adapters.pipeline import Pipeline
-from ttrace.core.adapter import Aside, BeforeClip, Held, Parameter, Place, Spot
+from ttrace.core.adapter import AfterReduction, Aside, BeforeClip, Held, Parameter, Place, Spot
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.core.leaves import leaves
@@ -124,6 +124,9 @@ class NativeAdapter:
         return self._optimizers
 
     def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
         return nullcontext()
 
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     GRAD_OUTPUT = "grad_output"
     GRAD_INPUT = "grad_input"
     GRAD = "grad"  # of a parameter, by one microbatch of one rank, before any reduction
+    REDUCED_GRAD = "reduced_grad"  # after data-parallel ranks were summed, where more sums follow
     MAIN_GRAD = "main_grad"  # after every reduction, before clipping
     GRAD_NORM = "grad_norm"  # by which gradients are clipped
     CLIPPED_GRAD = "clipped_grad"  # as the optimizer gets it, where something clipped
