@@ -15,7 +15,7 @@ each is judged by itself.
     local gradient of a parameter                       that module, weight gradient
     replicas of it disagree                             that module, gradient reduction
     gradient given to the reduction, local one right    the accumulation of gradients
-    main gradient, local one right                      the reduction or accumulation of gradients
+    reduced or main gradient, local one right           the reduction or accumulation of gradients
     gradient norm that is not that of the gradients     gradient clipping
     clipped gradient                                    gradient clipping
     state of the optimizer, or new parameter            the optimizer step
@@ -37,7 +37,7 @@ _IN_MODULE = {
 }
 _OF_PARAMETER = frozenset(
     {
-        *(Kind.ACCUMULATED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD),
+        *(Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD),
         *(Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM),
     }
 )
@@ -140,7 +140,7 @@ def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[Tenso
 
     def is_consequence(result: TensorResult) -> bool:
         in_wrong_module = display_module(result.id.module) in wrong
-        if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.MAIN_GRAD):
+        if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD):
             source = local.get((result.id.module, result.id.slot))
             return in_wrong_module if source is None else source.verdict.is_failure
         return result.id.kind is Kind.BUFFER and in_wrong_module

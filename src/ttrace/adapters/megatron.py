@@ -26,8 +26,9 @@ from ttrace.adapters.megatron_optimizer import (
     Optimizers,
     box_layout,
     flat_boxes,
-    watch_clipping,
     watch_accumulation,
+    watch_clipping,
+    watch_reduction,
 )
 from ttrace.adapters.megatron_paths import (
     expert_modules,
@@ -39,6 +40,7 @@ from ttrace.adapters.megatron_paths import (
 )
 from ttrace.adapters.megatron_schedules import watch_backward
 from ttrace.core.adapter import (
+    AfterReduction,
     AroundBackward,
     Aside,
     BeforeClip,
@@ -70,6 +72,7 @@ class MegatronAdapter:
         self._sections = sections_of(self._modules)
         self._optimizers: Optimizers | None = None
         self._late = False  # whether an optimizer step left parameters to be gathered later
+        self._of_chunk: dict[int, list[Parameter]] = {id(chunk): [] for chunk in self._chunks}
         self._parameters = list(self._find_parameters())
         self._layouts = {id(p.tensor): layout for p, layout in self._parameters}
         self._by_name = {(p.module, p.name): p.tensor for p, _ in self._parameters}
@@ -133,15 +136,11 @@ class MegatronAdapter:
             state = {} if self._optimizers is None else self._optimizers.state(tensor)
             for slot, value in leaves(state, name):
                 yield from self._parts(slot, value, tensor)
-        elif kind is Kind.CLIPPED_GRAD:
-            if main is not None and main.grad is not None:
-                yield from self._parts(name, main.grad, tensor)
-        elif kind is Kind.MAIN_GRAD:
-            # What the optimizer made of it counts, where it has taken it over already.
-            taken = None if main is None else main.grad
-            gradient = self.main_grad(tensor) if taken is None else taken
-            if gradient is not None:
-                yield from self._parts(name, gradient, tensor)
+        elif kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD):
+            if (gradient := self._gradient(kind, tensor, main)) is not None:
+                is_first = kind is Kind.REDUCED_GRAD
+                axes = self._axes_summed_last(parameter.module, name) if is_first else ()
+                yield from self._parts(name, gradient, tensor, axes)
         else:
             if self._late:
                 yield from self._parts(name, tensor.detach(), tensor)
@@ -150,9 +149,21 @@ class MegatronAdapter:
             if main is not None and main.dtype != tensor.dtype:
                 yield from self._parts(f"{name}{MASTER}", main, tensor)
 
-    def _parts(self, slot: str, value: torch.Tensor, parameter: nn.Parameter) -> Iterator[Held]:
+    def _gradient(
+        self, kind: Kind, tensor: nn.Parameter, main: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """What the optimizer made of it counts, where it has taken it over already."""
+        taken = None if main is None else main.grad
+        if kind is Kind.CLIPPED_GRAD or (kind is Kind.MAIN_GRAD and taken is not None):
+            return taken
+        return self.main_grad(tensor)
+
+    def _parts(
+        self, slot: str, value: torch.Tensor, parameter: nn.Parameter, partial: Sequence[str] = ()
+    ) -> Iterator[Held]:
         """What of the value counts on this rank: all, or the range that its optimizer owns."""
         base = self._layouts[id(parameter)] or Layout.full(parameter.shape)
+        base = base.summed_over(*partial)
         owned = None if self._optimizers is None else self._optimizers.range_of(parameter)
         if value.dim() == 0 and parameter.dim() > 0:
             yield Held(slot=slot, tensor=value)  # a count of steps
@@ -173,16 +184,21 @@ class MegatronAdapter:
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         parameter = self._by_name[module, name]
         layout = self._layouts[id(parameter)]
-        partial = []
-        if self._ranks.cp[1] > 1:
-            partial.append("cp")
-        if layout is None and self._ranks.tp[1] > 1 and self._ranks.sequence_parallel:
-            partial.append("tp")
-        if (module, name) == parameter_name(self._chunks[0], "output_layer", "weight"):
-            partial += ["pp.embedding"] if self._embedding_end() is not None else []
+        partial = ["cp"] if self._ranks.cp[1] > 1 else []
+        partial += self._axes_summed_last(module, name)
         if not partial:
             return layout
         return (layout or Layout.full(parameter.shape)).summed_over(*partial)
+
+    def _axes_summed_last(self, module: str, name: str) -> list[str]:
+        """Over which a gradient is summed when it is already summed over data and context."""
+        layout = self._layouts[id(self._by_name[module, name])]
+        axes = []
+        if layout is None and self._ranks.tp[1] > 1 and self._ranks.sequence_parallel:
+            axes.append("tp")
+        if (module, name) == parameter_name(self._chunks[0], "output_layer", "weight"):
+            axes += ["pp.embedding"] if self._embedding_end() is not None else []
+        return axes
 
     def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         return tensor.detach(), None
@@ -199,6 +215,9 @@ class MegatronAdapter:
 
     def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
         return watch_accumulation(before)
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
+        return watch_reduction(lambda chunk: after(self._of_chunk[id(unwrapped(chunk))]))
 
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
         per_token = bool(self._config.calculate_per_token_loss)
@@ -235,7 +254,9 @@ class MegatronAdapter:
                     sections = self._sections.get(id(module), 1)
                     layout = parameter_layout(module, name, tensor.shape, self._ranks, sections)
                     users = tied_users(chunk, owner)
-                    yield Parameter(module=owner, name=known, tensor=tensor, users=users), layout
+                    found = Parameter(module=owner, name=known, tensor=tensor, users=users)
+                    self._of_chunk[id(chunk)].append(found)
+                    yield found, layout
 
     def _embedding_end(self) -> int | None:
         """0 on the first, 1 on the last pipeline stage where both hold the tied embedding."""

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from ttrace.adapters.pipeline import Pipeline
 from ttrace.core.adapter import (
+    AfterReduction,
     AroundBackward,
     Aside,
     BeforeClip,
@@ -139,6 +140,9 @@ class NativeAdapter:
         return nullcontext()
 
     def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
         return nullcontext()
 
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:

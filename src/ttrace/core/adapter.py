@@ -82,6 +82,7 @@ class Held:
 
 NO_BATCH = -1
 Aside = Callable[[str, torch.Tensor, Layout | None], None]  # slot, value, layout
+AfterReduction = Callable[[Sequence[Parameter]], None]
 BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
 BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
 AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
@@ -123,7 +124,7 @@ class Adapter(Protocol):
         """The gradient that the optimizer will use."""
 
     def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
-        """What this rank holds of a parameter, its main or clipped gradient, or its state."""
+        """What this rank holds of a parameter, one of its gradients, or its state."""
 
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         """The layout of a parameter's gradient before any reduction, where it is known."""
@@ -142,6 +143,9 @@ class Adapter(Protocol):
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         """Where an input, an output, or the gradient of one belongs; None: leave it out."""
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
+        """Calls `after` once gradients are summed over data-parallel ranks, where sums follow."""
 
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
         """Calls `aside` for losses that the module which runs now makes but does not return."""
