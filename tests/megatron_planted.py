@@ -5,9 +5,12 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.tensor_parallel import mappings
 from megatron.core.transformer.moe import router
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+from torch import nn
 
 from ttrace.testing.megatron_bugs import bug, once_built, wrap
 
@@ -125,3 +128,104 @@ def head_coefficient(stack: ExitStack) -> None:
         return config
 
     wrap(stack, gpt, "configure", configure)
+
+
+def mask_padding(stack: ExitStack) -> None:
+    """Padding gets no probability, as a model must do whose layouts pad differently."""
+
+    def change(_: Any, modules: dict[str, Any]) -> None:
+        layer = modules.get("output_layer")
+        if layer is None:
+            return
+        original = layer.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            logits, bias = original(*args, **kwargs)
+            start = parallel_state.get_tensor_model_parallel_rank() * logits.shape[-1]
+            beyond = torch.arange(start, start + logits.shape[-1]) >= 60
+            return logits.masked_fill(beyond, -30.0), bias
+
+        layer.forward = forward
+
+    once_built(stack, change)
+
+
+@bug("chosen", 2, "embedding.word_embeddings", "forward", twin=mask_padding, tp=2, padded=128)
+def loud_tokens(stack: ExitStack) -> None:
+    """Some rows of the embedding are too large where tensor parallelism looks them up."""
+    mask_padding(stack)
+
+    def forward(original: Any, tokens: torch.Tensor) -> Any:
+        return original(tokens) * torch.where(tokens > 40, 1.1, 1.0)[..., None]
+
+    _around_forward(stack, "embedding.word_embeddings", forward)
+
+
+class OwnMLP(nn.Module):
+    """A user's tensor-parallel MLP: parameters say that they are split, but not how."""
+
+    def __init__(self, config: Any, **_: Any) -> None:
+        super().__init__()
+        size = parallel_state.get_tensor_model_parallel_world_size()
+        inner, width = config.ffn_hidden_size // size, config.hidden_size
+        self.up = nn.Parameter(torch.empty(inner, width))
+        self.down = nn.Parameter(torch.empty(width, inner))
+        for parameter in (self.up, self.down):  # without it the gradient norm counts one rank's
+            parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+
+    def forward(self, hidden: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
+        hidden = mappings.copy_to_tensor_model_parallel_region(hidden)
+        inner = torch.relu(hidden @ self.up.T)
+        return mappings.reduce_from_tensor_model_parallel_region(inner @ self.down.T), None
+
+    def start(self) -> None:
+        """The same values in every layout."""
+        index = parallel_state.get_tensor_model_parallel_rank()
+        generator = torch.Generator().manual_seed(0)
+        for parameter, dim in ((self.up, 0), (self.down, 1)):
+            size = parallel_state.get_tensor_model_parallel_world_size()
+            shape = [n * size if at == dim else n for at, n in enumerate(parameter.shape)]
+            whole = torch.randn(shape, generator=generator) / 8
+            parameter.data.copy_(whole.chunk(size, dim)[index])
+
+
+class OwnMLPTold(OwnMLP):
+    """The same, with a checkpoint that says it."""
+
+    def sharded_state_dict(self, prefix: str, sharded_offsets: Any, metadata: Any) -> Any:
+        return make_sharded_tensors_for_checkpoint(
+            self.state_dict(prefix="", keep_vars=True),
+            prefix,
+            {"up": 0, "down": 1},
+            sharded_offsets,
+            tp_group=parallel_state.get_tensor_model_parallel_group(),
+            dp_cp_group=metadata["dp_cp_group"],
+        )
+
+
+def _with_own(stack: ExitStack, kind: type[OwnMLP]) -> None:
+    import gpt
+
+    def model(original: Any, **kwargs: Any) -> Any:
+        for spec in kwargs["transformer_layer_spec"].layer_specs[:1]:
+            spec.submodules.mlp = kind
+        return original(**kwargs)
+
+    def generate(original: Any, chunks: Any) -> None:
+        original(chunks)
+        for module in (module for chunk in chunks for module in chunk.modules()):
+            if isinstance(module, OwnMLP):
+                module.start()
+
+    wrap(stack, gpt, "GPTModel", model)
+    wrap(stack, gpt.ttrace, "generate", generate)
+
+
+@bug("no bug", 2, (), "", tp=2)
+def own_module(stack: ExitStack) -> None:
+    _with_own(stack, OwnMLP)
+
+
+@bug("no bug", 2, (), "", tp=2)
+def own_module_told(stack: ExitStack) -> None:
+    _with_own(stack, OwnMLPTold)

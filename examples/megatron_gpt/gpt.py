@@ -36,7 +36,7 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 
 from ttrace.testing.megatron_modules import ContextParallelAttention, SequenceParallelNorm
 
-VOCABULARY = 60  # padded to 64, as Megatron does for tensor parallelism
+VOCABULARY = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,7 @@ class Layout:
     mtp: int = 0
     bf16: bool = False
     per_token: bool = False
+    padded: int = 64  # size of the vocabulary, a multiple of tensor parallelism's
     layers: int = 4
     groups: int = 2  # of queries that share keys and values
     first_stage: int = 0  # layers of the first pipeline stage; 0: as many as the others
@@ -199,7 +200,7 @@ def build(layout: Layout) -> tuple[list[DistributedDataParallel], TransformerCon
         model = GPTModel(
             config=config,
             transformer_layer_spec=block,
-            vocab_size=64,
+            vocab_size=layout.padded,
             max_sequence_length=layout.length,
             pre_process=parallel_state.is_pipeline_first_stage(
                 ignore_virtual=False, vp_stage=vp_stage

@@ -35,7 +35,13 @@ def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
             for (id_, owner, microbatch, origin), place in aligned.places.items()
             if owner == rank
         }
-        plan = Plan(reference=reference.resolve(), scales=scales, places=places, tensors=tensors)
+        plan = Plan(
+            reference=reference.resolve(),
+            scales=scales,
+            places=places,
+            tensors=tensors,
+            crops=aligned.crops,
+        )
         plan.write(plan_file(folder, rank))
     return scales
 

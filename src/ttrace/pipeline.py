@@ -121,6 +121,8 @@ def check(
             for note in (
                 *_trace_notes(theirs),
                 *aligned.candidate_batch.notes,
+                *aligned.notes,
+                _inferred_note(aligned),
                 compared.scale.note,
                 repetition,
             )
@@ -336,6 +338,16 @@ def _verdict(
         shape=() if side is None else side.shape,
         dtype="" if side is None or not side.pieces else side.dtype,
         note=note,
+    )
+
+
+def _inferred_note(aligned: Aligned) -> str:
+    inferred = [a.id for a in aligned.tensors if a.candidate is not None and a.candidate.notes]
+    if not inferred:
+        return ""
+    return (
+        f"layout inferred from the shape: {len(inferred)} tensors, first {inferred[0]}; nothing "
+        "else says how ranks share them (ttrace.annotate does)"
     )
 
 

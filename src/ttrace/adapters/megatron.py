@@ -36,9 +36,12 @@ from ttrace.adapters.megatron_paths import (
     parameter_name,
     tied_users,
     unwrapped,
+    vocabulary_modules,
     walk,
+    with_global_number,
 )
 from ttrace.adapters.megatron_schedules import watch_backward
+from ttrace.adapters.megatron_sharding import disagreements, layout_told, sharded_layouts
 from ttrace.core.adapter import (
     AfterReduction,
     AroundBackward,
@@ -70,11 +73,18 @@ class MegatronAdapter:
         self._ranks = _ranks(self._config)
         self._modules = list(walk(self._chunks))
         self._sections = sections_of(self._modules)
+        self._experts = expert_modules(self._modules)
         self._optimizers: Optimizers | None = None
         self._late = False  # whether an optimizer step left parameters to be gathered later
         self._of_chunk: dict[int, list[Parameter]] = {id(chunk): [] for chunk in self._chunks}
         self._parameters = list(self._find_parameters())
-        self._layouts = {id(p.tensor): layout for p, layout in self._parameters}
+        told = [sharded_layouts(chunk) for chunk in self._chunks]
+        sharded = {at: layout for layouts, _ in told for at, layout in layouts.items()}
+        self._notes = [problem for _, problem in told if problem]
+        self._notes += disagreements(self._parameters, sharded)
+        self._layouts = {
+            id(p.tensor): layout or layout_told(p.tensor, sharded) for p, layout in self._parameters
+        }
         self._by_name = {(p.module, p.name): p.tensor for p, _ in self._parameters}
         self._dispatches = Dispatches(self._ranks.tp, self._ranks.cp)
         self._activations = Activations(
@@ -84,7 +94,7 @@ class MegatronAdapter:
             sections=self._sections,
             parameters=self._layouts,
             dispatches=self._dispatches,
-            experts=expert_modules(self._modules),
+            experts=self._experts,
         )
 
     def place(self) -> Place:
@@ -104,6 +114,7 @@ class MegatronAdapter:
             loss_parts=1
             if self._config.calculate_per_token_loss
             else _size("data") * _size("context"),
+            vocabulary=vocabulary_modules(self._modules),
         )
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -162,13 +173,13 @@ class MegatronAdapter:
         self, slot: str, value: torch.Tensor, parameter: nn.Parameter, partial: Sequence[str] = ()
     ) -> Iterator[Held]:
         """What of the value counts on this rank: all, or the range that its optimizer owns."""
-        base = self._layouts[id(parameter)] or Layout.full(parameter.shape)
-        base = base.summed_over(*partial)
+        known = self._layouts[id(parameter)]
+        base = (known or Layout.full(parameter.shape)).summed_over(*partial)
         owned = None if self._optimizers is None else self._optimizers.range_of(parameter)
         if value.dim() == 0 and parameter.dim() > 0:
             yield Held(slot=slot, tensor=value)  # a count of steps
         elif owned is None:
-            yield Held(slot=slot, tensor=value, layout=base)
+            yield Held(slot=slot, tensor=value, layout=base if known or partial else None)
         else:
             start, stop = owned
             flat = value.detach().reshape(-1)
@@ -239,6 +250,9 @@ class MegatronAdapter:
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
         pass
 
+    def notes(self) -> Sequence[str]:
+        return self._notes
+
     def tracking(self) -> AbstractContextManager[None]:
         return self._dispatches.tracking()
 
@@ -251,8 +265,18 @@ class MegatronAdapter:
                         continue
                     seen.add(id(tensor))
                     owner, known = parameter_name(chunk, path, name)
+                    layer, expert = self._experts.get(id(module), (None, None))
+                    if layer is not None and expert is None:
+                        known = with_global_number(known, layer)
                     sections = self._sections.get(id(module), 1)
-                    layout = parameter_layout(module, name, tensor.shape, self._ranks, sections)
+                    layout = parameter_layout(
+                        module,
+                        name,
+                        tensor.shape,
+                        self._ranks,
+                        sections,
+                        is_expert=layer is not None,
+                    )
                     users = tied_users(chunk, owner)
                     found = Parameter(module=owner, name=known, tensor=tensor, users=users)
                     self._of_chunk[id(chunk)].append(found)

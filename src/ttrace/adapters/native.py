@@ -177,6 +177,9 @@ class NativeAdapter:
         if (tag := getattr(source, _TAG, None)) is not None:
             setattr(tensor, _TAG, tag)
 
+    def notes(self) -> Sequence[str]:
+        return ()
+
     @contextmanager
     def tracking(self) -> Iterator[None]:
         original = DTensor.to_local

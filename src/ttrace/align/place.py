@@ -98,7 +98,9 @@ class Placer:
         except Unplaceable as problem:
             return str(problem)
         self._remember(placed)
-        inferred = any(item.record.layout is None and not item.layout.is_full for item in placed)
+        inferred = any(
+            item.record.layout is None and item.layout.runs != item.outer.runs for item in placed
+        )
         return assemble(own.shape, pieces, ["layout inferred from the shape"] if inferred else [])
 
     def _remember(self, placed: Sequence[_Placed]) -> None:

@@ -107,6 +107,9 @@ class Overwriter:
         cut = torch.empty_like(local)
         values = self._values(id_, microbatch, layout, share, local)
         cut.copy_(_as_held(values, local.shape, dims))
+        if layout.volume < local.numel():  # the reference has nothing for padding
+            held = _as_held(_is_held(layout), local.shape, dims).to(local.device)
+            cut = torch.where(held, cut, local)
         return self._adapter.rewrap(cut, like=like)
 
     def _sits(
@@ -122,6 +125,8 @@ class Overwriter:
         place = places.get((id_, microbatch, origin)) or places.get((place_id, microbatch, origin))
         if tensor is None or place is None or _is_shared_scalar(id_, tensor):
             return None, (0, 1)
+        if inner is not None and id_ in self._plan.crops:
+            inner = inner.crop(*self._plan.crops[id_])
         layout = place.layout if inner is None else _then(place.outer, inner)
         if layout is None or layout.shape != tensor.shape:
             return None, (0, 1)
@@ -223,3 +228,11 @@ def _then(outer: Layout, inner: Layout) -> Layout | None:
     if math.prod(inner.shape) == 0 or inner.shape != outer.local_shape:
         return None
     return outer.then(inner)
+
+
+def _is_held(layout: Layout) -> torch.Tensor:
+    """True for what is no padding."""
+    found = torch.zeros(layout.local_shape, dtype=torch.bool)
+    for local, _ in layout.pieces([0] * len(layout.shape), layout.shape):
+        found[local] = True
+    return found

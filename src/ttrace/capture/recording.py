@@ -62,6 +62,7 @@ class RecordingTracer:
                 _describe(path, adapter.written_class(module)) for path, module in adapter.modules()
             ),
             versions=_versions(),
+            vocabulary=place.vocabulary,
         )
         self._adapter = adapter
         self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
@@ -82,7 +83,7 @@ class RecordingTracer:
         self._clipped = self._clipped_taken = False
         self._norm: torch.Tensor | None = None
         self._restore: list[Callable[[], None]] = []
-        self._notes: list[str] = []
+        self._notes = list(adapter.notes())
         self._optimizers = optimizers = adapter.optimizers(optimizers)
         self._handles = [opt.register_step_pre_hook(self._before_update) for opt in optimizers]
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]

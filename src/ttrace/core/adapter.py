@@ -28,6 +28,7 @@ class Place:
     batch: tuple[int, int] | None  # (my index, count), None when the framework does not say
     # Over how many ranks gradients are averaged, 1 where they are summed; None: it does not say.
     loss_parts: int | None = None
+    vocabulary: tuple[str, ...] = ()  # modules with a row for each token, padded as layouts need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +165,9 @@ class Adapter(Protocol):
 
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
         """`tensor` took the place of `source`: what is known of its layout goes on to hold."""
+
+    def notes(self) -> Sequence[str]:
+        """What a person should know of this rank's layouts before any step."""
 
     def tracking(self) -> AbstractContextManager[None]:
         """Held while a step is traced, for adapters that must watch their framework."""

@@ -44,6 +44,7 @@ class Plan:
     scales: Scales
     places: Mapping[Key, Place]
     tensors: Mapping[TensorId, LogicalTensor]
+    crops: Mapping[TensorId, tuple[int, int]]  # dim and size where a padded vocabulary ends
 
     def write(self, file: Path) -> None:
         data = {
@@ -54,6 +55,7 @@ class Plan:
                 for (id_, microbatch, origin), p in self.places.items()
             ],
             "tensors": {str(id_): _tensor_json(tensor) for id_, tensor in self.tensors.items()},
+            "crops": {str(id_): list(crop) for id_, crop in self.crops.items()},
         }
         file.write_text(json.dumps(data))
 
@@ -74,6 +76,7 @@ class Plan:
                 for id_, microbatch, origin, layout, outer, share in data["places"]
             },
             tensors={TensorId.parse(id_): _tensor(t) for id_, t in data["tensors"].items()},
+            crops={TensorId.parse(id_): (dim, size) for id_, (dim, size) in data["crops"].items()},
         )
 
 

@@ -116,6 +116,7 @@ class RankInfo:
     perturbed: int | None = None  # seed of the injected rounding noise
     modules: tuple[ModuleInfo, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    vocabulary: tuple[str, ...] = ()  # modules with a row for each token, padded as layouts need
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -129,6 +130,7 @@ class RankInfo:
             "perturbed": self.perturbed,
             "modules": [[m.path, m.class_name, m.source] for m in self.modules],
             "versions": self.versions,
+            "vocabulary": list(self.vocabulary),
         }
 
     @classmethod
@@ -147,6 +149,7 @@ class RankInfo:
                 for path, name, source in data["modules"]
             ),
             versions=data["versions"],
+            vocabulary=tuple(data.get("vocabulary", ())),
         )
 
 
