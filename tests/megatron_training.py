@@ -14,7 +14,10 @@ from ttrace.pipeline import check
 
 # What the reference must have in common with a layout; all else says how it is spread.
 MODEL_FIELDS = frozenset(
-    {"bf16", "experts", "groups", "layers", "microbatches", "mtp", "per_token", "steps", "untied"}
+    {
+        *("bf16", "experts", "groups", "layers", "microbatches", "mtp", "per_token", "steps"),
+        *("untied", "z_loss"),
+    }
 )
 
 
@@ -63,6 +66,7 @@ def train_rank(fields: dict[str, Any], bug: str) -> None:
 def planted(bug: str) -> Any:
     if not bug:
         return nullcontext()
+    import megatron_planted  # noqa: F401  (those of the tests' own)
     from ttrace.testing import megatron_bugs
 
     return megatron_bugs.planted(bug)

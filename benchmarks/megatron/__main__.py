@@ -30,7 +30,7 @@ from rich.progress import (
 from rich.text import Text
 
 from benchmarks.megatron.job import perform, quieten
-from benchmarks.megatron.table import JSON, silent, verdict
+from benchmarks.megatron.table import JSON, exact, named, silent, verdict
 from ttrace.errors import UsageError
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the patches for CPU are for machines without a GPU
@@ -90,7 +90,8 @@ def _run(
             found[case.table][case.name] = entry
             _save(found, file)
             progress.advance(task)
-            console.print(Text(f"{case.table}: {case.name}: {_told(case, entry)}"))
+            told = f"{progress.tasks[task].completed:.0f} of {len(cases)}: {case.name}"
+            console.print(Text(f"{told}: {_told(case, entry)}"), soft_wrap=True)
             if "error" in entry:
                 failed.append(case.name)
     return failed
@@ -108,9 +109,10 @@ def _told(case: Case, entry: dict[str, Any]) -> str:
     if "error" in entry:
         return f"ERROR {entry['error']}"
     if case.bug:
-        named = "; ".join(f"{where}, {part}" for where, part, _ in entry["bug"]["named"])
-        return f"{named or 'nothing'}; twin {silent(entry['twin'])}; {entry['seconds']:.0f} s"
-    return f"{verdict(entry)}, {entry['largest']}, {entry['seconds']:.0f} s"
+        answer = "right" if exact(entry) else "WRONG"
+        twin = silent(entry["twin"])
+        return f"{answer}: {named(entry)}; twin {twin}; {entry['seconds']:.0f} s"
+    return f"{verdict(entry)}, {float(entry['largest']):.2f}, {entry['seconds']:.0f} s"
 
 
 def _load(file: Path, known: Sequence[Case]) -> dict[str, dict[str, Any]]:

@@ -61,12 +61,10 @@ def bug_rows(entries: dict[str, Entry]) -> Iterator[str]:
             yield f"| {name} | | | not run: {_last(entry['error'])} | | | | | |"
             continue
         wrong = entry["bug"]
-        named = [f"{where}, {part}" for where, part, _ in wrong["named"]]
-        more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
         layout = " ".join(f"{k}={v}" for k, v in entry["layout"].items()) or "DP2"
         yield (
             f"| {name} | {entry['source']} | {layout} | {_yes(found(entry))} "
-            f"| {'; '.join(named[:_SHOWN])}{more} | {_yes(exact(entry))} "
+            f"| {named(entry)} | {_yes(exact(entry))} "
             f"| {float(wrong['evidence']):.3g} | {silent(entry['twin'])} | {wrong['seconds']:.0f} |"
         )
 
@@ -81,14 +79,20 @@ def together(layouts: dict[str, Entry], bugs: dict[str, Entry]) -> Iterator[str]
     )
 
 
+def named(entry: Entry) -> str:
+    places = [f"{where}, {part}" for where, part, _ in entry["bug"]["named"]] or ["nothing"]
+    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+    return "; ".join(places[:_SHOWN]) + more
+
+
 def found(entry: Entry) -> bool:
     return bool(entry["bug"]["exit_code"] == 1)
 
 
 def exact(entry: Entry) -> bool:
     """All that is itself wrong is named, and nothing else."""
-    named = [[where, part] for where, part, _ in entry["bug"]["named"]]
-    return sorted(named) == entry["expected"]
+    places = [[where, part] for where, part, _ in entry["bug"]["named"]]
+    return sorted(places) == [list(place) for place in entry["expected"]]
 
 
 def verdict(entry: Entry) -> str:

@@ -36,7 +36,7 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 
 from ttrace.testing.megatron_modules import ContextParallelAttention, SequenceParallelNorm
 
-VOCABULARY = 60  # padded to 64, as Megatron does for tensor parallelism
+VOCABULARY = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,12 @@ class Layout:
     recompute: str = ""  # full or selective
     experts: int = 0
     dispatcher: str = "alltoall"
+    z_loss: float = 0.0
     untied: bool = False
     mtp: int = 0
     bf16: bool = False
     per_token: bool = False
+    padded: int = 64  # size of the vocabulary, a multiple of tensor parallelism's
     layers: int = 4
     groups: int = 2  # of queries that share keys and values
     first_stage: int = 0  # layers of the first pipeline stage; 0: as many as the others
@@ -126,6 +128,7 @@ def configure(layout: Layout) -> TransformerConfig:
             "moe_token_dispatcher_type": layout.dispatcher,
             "moe_router_topk": 2,
             "moe_aux_loss_coeff": 0.01,
+            "moe_z_loss_coeff": layout.z_loss or None,
             "moe_router_load_balancing_type": "aux_loss",
         }
     recompute: dict[str, Any] = {}
@@ -205,7 +208,7 @@ def build(layout: Layout) -> tuple[list[DistributedDataParallel], TransformerCon
         model = GPTModel(
             config=config,
             transformer_layer_spec=block,
-            vocab_size=64,
+            vocab_size=layout.padded,
             max_sequence_length=layout.length,
             pre_process=parallel_state.is_pipeline_first_stage(
                 ignore_virtual=False, vp_stage=vp_stage

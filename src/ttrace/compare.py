@@ -65,7 +65,7 @@ class Comparator:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
         whole = Accumulator(shape=reference.shape)
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
-        routed = _is_routed(reference)
+        routed = _token_dims(reference)
         moved = 0
         for start, stop in blocks(reference.shape):
             expected = self._reference.read(reference.pieces, reference.shape, start, stop)
@@ -74,7 +74,7 @@ class Comparator:
                 held = self._replica.read_piece(piece, candidate.shape, start, stop)
                 for place, values in held:
                     spread.update(found[place], values)
-            moved += _leave_out_moved(expected, found) if routed else 0
+            moved += _leave_out_moved(expected, found, routed) if routed else 0
             whole.update(expected, _divided(found, scale), start)
         self._reference.finish(reference)
         self._candidate.finish(candidate)
@@ -199,14 +199,19 @@ def _scale_note(factor: float, gains: Sequence[float]) -> str:
     )
 
 
-def _is_routed(tensor: LogicalTensor) -> bool:
-    """Whether it holds the tokens that a router sent to one expert, and zeros for all others."""
-    return any(record.origin is not None for piece in tensor.pieces for record in piece.records)
+def _token_dims(tensor: LogicalTensor) -> int:
+    """The leading dims that say which token it is, where a router sent tokens to experts.
+
+    Zeros stand for all other tokens. They are expert, position and sample, or the last two.
+    """
+    records = [record for piece in tensor.pieces for record in piece.records]
+    routed = next((record for record in records if record.origin is not None), None)
+    return 0 if routed is None or routed.batch_dim is None else routed.batch_dim + 1
 
 
-def _leave_out_moved(expected: torch.Tensor, found: torch.Tensor) -> int:
-    """Clear tokens that only one of the two has; a token is what the first two dims say."""
-    inner = tuple(range(2, expected.ndim))
+def _leave_out_moved(expected: torch.Tensor, found: torch.Tensor, token_dims: int) -> int:
+    """Clear tokens that only one of the two has."""
+    inner = tuple(range(token_dims, expected.ndim))
     ours, theirs = (
         (values != 0).any(dim=inner, keepdim=True) if inner else values != 0
         for values in (expected, found)

@@ -111,7 +111,8 @@ def spread_of(kind: type, name: str, shape: Sequence[int]) -> Spread:
     Frameworks have classes of their own for these modules and name them alike, so names decide.
     """
     is_bias = "bias" in name or name == "beta"
-    if not is_bias and (_is_a(kind, _NORM) or (len(shape) < 2 and name in _GAINS)):
+    is_gain = len(shape) < 2 and (name in _GAINS or name.endswith("norm_weight"))
+    if not is_bias and (_is_a(kind, _NORM) or is_gain):
         return Spread(mean=1.0, std=_GAIN_STD)
     if len(shape) < 2:
         return Spread(mean=0.0, std=_BIAS_STD)

@@ -31,11 +31,17 @@ def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
     folder.mkdir(parents=True, exist_ok=True)
     for rank in theirs.ranks:
         places = {
-            (id_, microbatch): place
-            for (id_, owner, microbatch), place in aligned.places.items()
+            (id_, microbatch, origin): place
+            for (id_, owner, microbatch, origin), place in aligned.places.items()
             if owner == rank
         }
-        plan = Plan(reference=reference.resolve(), scales=scales, places=places, tensors=tensors)
+        plan = Plan(
+            reference=reference.resolve(),
+            scales=scales,
+            places=places,
+            tensors=tensors,
+            crops=aligned.crops,
+        )
         plan.write(plan_file(folder, rank))
     return scales
 

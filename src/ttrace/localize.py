@@ -11,7 +11,7 @@ frontier is blamed. It must not know traces or tensors.
     gradient of a module's output   whoever consumed it, backward
     local gradient of a parameter   that module, weight gradient; its reduction where ranks disagree
     gradient given to the reduction the accumulation of that gradient, or of all
-    main gradient                   the reduction of that gradient, or of all; the accumulation
+    reduced or main gradient        the reduction of that gradient, or of all; the accumulation
     gradient norm, clipped gradient gradient clipping
     state of the optimizer          the optimizer step
     updated parameter               the optimizer step
@@ -24,7 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from ttrace.core.ids import Kind, TensorId, display_module
+from ttrace.core.ids import MASTER, Kind, TensorId, display_module
 from ttrace.core.results import Culprit, TensorResult, Verdict
 
 Consumers = Mapping[TensorId, tuple[TensorId, ...]]
@@ -67,9 +67,11 @@ def stages_after_backward(
     """
     unexplained = [result for result in results if result.id not in consequences]
     wrong = {_owner(result) for result in _of_kind(unexplained, Kind.ACCUMULATED_GRAD)[1]}
-    reduced = [r for r in unexplained if r.id.kind is not Kind.MAIN_GRAD or _owner(r) not in wrong]
+    reductions = (Kind.REDUCED_GRAD, Kind.MAIN_GRAD)
+    reduced = [r for r in unexplained if r.id.kind not in reductions or _owner(r) not in wrong]
     return (
         *_accumulation(unexplained, {}),
+        *_reduced_gradients(reduced, {}),
         *_main_gradients(reduced, {}),
         *_clipping(results, {}),
         *(_optimizer_state(unexplained, {}) or _updates(unexplained, {})),
@@ -219,8 +221,30 @@ def _owner(result: TensorResult) -> tuple[str, str]:
     return result.id.module, result.id.slot
 
 
+def _reduced_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    """Frameworks that sum over data-parallel ranks first, then over others."""
+    return _of_reduction(
+        results,
+        Kind.REDUCED_GRAD,
+        name="gradients reduced over data-parallel ranks",
+        passing="its local gradient passes, reduced over data-parallel ranks",
+    )
+
+
 def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
-    gradients, failed = _of_kind(results, Kind.MAIN_GRAD)
+    passing = "its local gradient passes, reduced"
+    if any(result.id.kind is Kind.REDUCED_GRAD for result in results):
+        passing = (
+            "reduced over data-parallel ranks it passes, finalised (summed over tensor-parallel "
+            "ranks and stages, divided by tokens)"
+        )
+    return _of_reduction(results, Kind.MAIN_GRAD, name="main gradients", passing=passing)
+
+
+def _of_reduction(
+    results: Sequence[TensorResult], kind: Kind, *, name: str, passing: str
+) -> tuple[Culprit, ...]:
+    gradients, failed = _of_kind(results, kind)
     if not failed:
         return ()
     if not _is_everywhere(failed, gradients):
@@ -228,7 +252,7 @@ def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culp
         seen = [r for r in failed if (r.id.module, r.id.slot) in local]
         unseen = [r for r in failed if (r.id.module, r.id.slot) not in local]
         return (
-            *_by_module(seen, "gradient reduction", "its local gradient passes, reduced"),
+            *_by_module(seen, "gradient reduction", passing),
             *_by_module(unseen, "main gradient", "activations and their gradients pass"),
         )
     factor = _common_factor(failed)
@@ -236,14 +260,14 @@ def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culp
     if factor is not None:
         where, reason = (
             "gradient reduction",
-            f"all main gradients are {factor:.4g} times the reference's",
+            f"all {name} are {factor:.4g} times the reference's",
         )
     elif conflict:
-        where, reason = "gradient reduction", "replicas of the main gradients disagree"
+        where, reason = "gradient reduction", f"replicas of the {name} disagree"
     elif all(map(_is_rounded, failed)):
-        where, reason = "gradient reduction", "main gradients were rounded to a lower precision"
+        where, reason = "gradient reduction", f"{name} were rounded to a lower precision"
     else:
-        where, reason = "gradient accumulation", "main gradients differ without a common factor"
+        where, reason = "gradient accumulation", f"{name} differ without a common factor"
     return (
         Culprit(
             where=where,
@@ -319,13 +343,19 @@ def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     updated, failed = _of_kind(results, Kind.PARAM_AFTER)
     if not failed:
         return ()
+    reason = "main gradients pass"
+    copies = [result for result in updated if result.id.slot.endswith(MASTER)]
+    if copies and not any(result.verdict.is_failure for result in copies):
+        updated = [result for result in updated if not result.id.slot.endswith(MASTER)]
+        reason = "the optimizer's copies in full precision pass"
     if not _is_everywhere(failed, updated):
         return _by_module(failed, "update", "its main gradient passes")
     return (
         Culprit(
             where="optimizer step",
             part="update",
-            reason=f"main gradients pass, {len(failed)} of {len(updated)} new parameters do not",
+            reason=f"{reason}, {len(failed)} of {len(updated)} new parameters do not: "
+            f"{why(failed[0])}",
             evidence=tuple(result.id for result in failed[:3]),
         ),
     )
@@ -343,6 +373,7 @@ _LOOKS = (
     _backward,
     _local_gradients,
     _accumulation,
+    _reduced_gradients,
     _main_gradients,
     _clipping,
     _optimizer_state,

@@ -15,7 +15,7 @@ each is judged by itself.
     local gradient of a parameter                       that module, weight gradient
     replicas of it disagree                             that module, gradient reduction
     gradient given to the reduction, local one right    the accumulation of gradients
-    main gradient, local one right                      the reduction or accumulation of gradients
+    reduced or main gradient, local one right           the reduction or accumulation of gradients
     gradient norm that is not that of the gradients     gradient clipping
     clipped gradient                                    gradient clipping
     state of the optimizer, or new parameter            the optimizer step
@@ -37,7 +37,7 @@ _IN_MODULE = {
 }
 _OF_PARAMETER = frozenset(
     {
-        *(Kind.ACCUMULATED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD),
+        *(Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD),
         *(Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM),
     }
 )
@@ -45,11 +45,15 @@ _IN_PARENT = {Kind.INPUT: "forward", Kind.GRAD_OUTPUT: "backward"}
 
 
 def localize_isolated(
-    results: Sequence[TensorResult], *, unfired: Set[str] = frozenset()
+    results: Sequence[TensorResult],
+    *,
+    unfired: Set[str] = frozenset(),
+    displaced: Set[TensorId] = frozenset(),
 ) -> tuple[Culprit, ...]:
     """Every segment that is itself wrong, in execution order; empty when nothing failed.
 
-    `unfired` are ids of gradients that were waited for in vain.
+    `unfired` are ids of gradients that were waited for in vain. `displaced` are ids inside experts
+    to which other tokens came: no gradient of their parameters can be that of the reference.
     """
     start = before_forward(results)
     if start:
@@ -58,16 +62,23 @@ def localize_isolated(
     for result in results:
         steps.setdefault(result.id.step, []).append(result)
     return _merged(
-        [(step, culprit) for step in sorted(steps) for culprit in _of_step(steps[step], unfired)]
+        [
+            (step, culprit)
+            for step in sorted(steps)
+            for culprit in _of_step(steps[step], unfired, displaced)
+        ]
     )
 
 
-def _of_step(results: Sequence[TensorResult], unfired: Set[str]) -> tuple[Culprit, ...]:
+def _of_step(
+    results: Sequence[TensorResult], unfired: Set[str], displaced: Set[TensorId]
+) -> tuple[Culprit, ...]:
     known = {result.id.module for result in results}
     cut, unreached = _cut_graph(results, unfired)
     segments: dict[tuple[str, str], list[TensorResult]] = {}
     for result in results:
         failed = result.verdict.is_failure and result.id not in unreached
+        failed = failed and not (result.id.kind is Kind.GRAD and result.id in displaced)
         if failed and (place := _segment(result, known)) is not None:
             segments.setdefault(place, []).append(result)
     if any(part == "forward" for _, part in segments):
@@ -129,7 +140,7 @@ def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[Tenso
 
     def is_consequence(result: TensorResult) -> bool:
         in_wrong_module = display_module(result.id.module) in wrong
-        if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.MAIN_GRAD):
+        if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD):
             source = local.get((result.id.module, result.id.slot))
             return in_wrong_module if source is None else source.verdict.is_failure
         return result.id.kind is Kind.BUFFER and in_wrong_module

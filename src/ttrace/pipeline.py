@@ -32,7 +32,7 @@ from ttrace.details import Examiner, suspects, with_diagnoses, with_ranks
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
 from ttrace.localize_isolated import localize_isolated
-from ttrace.routing import allowed_moves, with_moves
+from ttrace.routing import allowed_moves, moved_before, with_moves
 from ttrace.tolerance import Yardstick, tolerances
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
@@ -84,11 +84,12 @@ def check(
         allowed = tolerances(yardsticks, isolated=isolated is not None)
         faults = {"reference": _faults(ours), "candidate": _faults(theirs)}
         moves = allowed_moves([found.moved for run in noise for found in run.values()])
+        moved = {} if isolated is None else compared.moved()
         results = tuple(
             with_moves(
                 _verdict(alignment, compared.measured.get(alignment.id), allowed, order, faults),
                 compared.measured.get(alignment.id),
-                moves,
+                moves + moved_before(alignment.id, moved),
             )
             for order, alignment in enumerate(aligned.tensors)
             if not alignment.stored_elsewhere and not _is_of_one_framework(alignment)
@@ -97,7 +98,11 @@ def check(
         if isolated is None:
             culprits = localize(results, aligned.consumers)
         else:
-            culprits = localize_isolated(results, unfired=frozenset(coverage.unfired))
+            culprits = localize_isolated(
+                results,
+                unfired=frozenset(coverage.unfired),
+                displaced={r.id for r in results if moved_before(r.id, moved)},
+            )
         details = _details(
             suspects(results, culprits),
             compared,
@@ -117,6 +122,8 @@ def check(
             for note in (
                 *_trace_notes(theirs),
                 *aligned.candidate_batch.notes,
+                *aligned.notes,
+                _inferred_note(aligned),
                 compared.scale.note,
                 repetition,
             )
@@ -140,6 +147,9 @@ class _Compared:
     pairs: dict[TensorId, Pair]
     measured: dict[TensorId, Measured]
     scale: LossScale
+
+    def moved(self) -> dict[TensorId, int]:
+        return {id_: found.moved for id_, found in self.measured.items() if found.moved}
 
     def factor(self, id_: TensorId) -> float:
         return self.scale.factor if id_.kind.carries_loss_scale else 1.0
@@ -339,6 +349,16 @@ def _verdict(
         shape=() if side is None else side.shape,
         dtype="" if side is None or not side.pieces else side.dtype,
         note=note,
+    )
+
+
+def _inferred_note(aligned: Aligned) -> str:
+    inferred = [a.id for a in aligned.tensors if a.candidate is not None and a.candidate.notes]
+    if not inferred:
+        return ""
+    return (
+        f"layout inferred from the shape: {len(inferred)} tensors, first {inferred[0]}; nothing "
+        "else says how ranks share them (ttrace.annotate does)"
     )
 
 

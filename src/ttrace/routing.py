@@ -8,10 +8,11 @@ their number is judged by how many the noise of a perturbed reference moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ttrace.compare import Measured
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.tolerance.factors import CHOICES_FACTOR, CHOICES_MORE
 
@@ -20,6 +21,25 @@ def allowed_moves(moved_by_noise: Iterable[int]) -> float:
     """How many tokens of one expert may move; none where noise moves none at any of them."""
     most = max(moved_by_noise, default=0)
     return CHOICES_FACTOR * most + CHOICES_MORE if most else 0.0
+
+
+def moved_before(id_: TensorId, moved: Mapping[TensorId, int]) -> int:
+    """How many tokens had moved on their way to the module of this tensor, or one around it.
+
+    An isolated run can give a token the reference's values, but cannot bring it where it is not:
+    those that moved outside are missing inside too.
+    """
+    names = id_.module.split(".")
+    around = {".".join(names[:end]) for end in range(1, len(names))}
+    around |= set() if id_.kind is Kind.INPUT else {id_.module}
+    return max(
+        (
+            count
+            for other, count in moved.items()
+            if other.kind is Kind.INPUT and other.module in around and other.step == id_.step
+        ),
+        default=0,
+    )
 
 
 def with_moves(result: TensorResult, measured: Measured | None, allowed: float) -> TensorResult:

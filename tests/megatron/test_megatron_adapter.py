@@ -2,20 +2,26 @@
 
 import difflib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
 from ttrace.testing.megatron_cpu import on_cpu
 
 with on_cpu():
     from ttrace.adapters.megatron import _require_version
-    from ttrace.adapters.megatron_layouts import Ranks, sequence_layout, split
+    from ttrace.adapters.megatron_activations import Activations
+    from ttrace.adapters.megatron_experts import Dispatches
+    from ttrace.adapters.megatron_layouts import Ranks, parameter_layout, sequence_layout, split
     from ttrace.adapters.megatron_optimizer import box_layout, cut, flat_boxes
+    from ttrace.adapters.megatron_paths import with_global_number
 
 
 @given(
@@ -75,3 +81,108 @@ def test_the_example_is_traced_by_at_most_five_lines() -> None:
     )
     added = [line for line in difflib.ndiff(plain, traced) if line.startswith("+ ")]
     assert 0 < len(added) <= 5
+
+
+# Transformer Engine is known by the names of its classes alone: it cannot be installed everywhere.
+class TELinear(nn.Module):
+    sequence_parallel = True
+
+
+class TEColumnParallelLinear(TELinear):
+    pass
+
+
+class TELayerNormColumnParallelLinear(nn.Module):
+    sequence_parallel = True
+
+
+class TERowParallelLinear(TELinear):
+    pass
+
+
+class TEColumnParallelGroupedLinear(nn.Module):
+    pass
+
+
+class TERowParallelGroupedLinear(nn.Module):
+    pass
+
+
+class TEDotProductAttention(nn.Module):
+    pass
+
+
+class FusedByTheUser(TEColumnParallelLinear):
+    pass
+
+
+RANKS = Ranks(tp=(1, 2), cp=(0, 1), ep=(1, 2), etp=(1, 4), sequence_parallel=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shape", "whole"),
+    [
+        (TEColumnParallelLinear, "weight", (8, 4), (16, 4)),
+        (FusedByTheUser, "weight", (8, 4), (16, 4)),
+        (TELayerNormColumnParallelLinear, "bias", (8,), (16,)),
+        (TELayerNormColumnParallelLinear, "layer_norm_weight", (4,), None),
+        (TELayerNormColumnParallelLinear, "layer_norm_bias", (4,), None),
+        (TERowParallelLinear, "weight", (8, 4), (8, 8)),
+        (TERowParallelLinear, "bias", (8,), None),
+        (nn.Linear, "weight", (8, 4), None),
+    ],
+)
+def test_parameters_of_transformer_engine_are_laid_out_by_class_name(
+    kind: type, name: str, shape: tuple[int, ...], whole: tuple[int, ...] | None
+) -> None:
+    module = kind(4, 8) if kind is nn.Linear else kind()
+    layout = parameter_layout(module, name, shape, RANKS, 1)
+    assert (None if layout is None else layout.shape) == whole
+
+
+def test_grouped_experts_are_split_over_the_experts_own_axis_and_numbered_globally() -> None:
+    column, row = TEColumnParallelGroupedLinear(), TERowParallelGroupedLinear()
+    gated = parameter_layout(column, "weight1", (8, 4), RANKS, 2, is_expert=True)
+    assert gated is not None
+    assert [(run.start, run.length) for run in gated.runs[0]] == [(4, 4), (20, 4)]
+    whole = parameter_layout(row, "weight0", (4, 8), RANKS, 1, is_expert=True)
+    assert whole is not None
+    assert whole.shape == (4, 32)
+    layer = SimpleNamespace(local_expert_indices=[2, 3])
+    names = ("weight0", "bias1", "weight", "layer_norm_weight")
+    assert [with_global_number(name, layer) for name in names] == [
+        "weight2",
+        "bias3",
+        "weight",
+        "layer_norm_weight",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "slot_kind", "shape", "whole"),
+    [
+        (TELayerNormColumnParallelLinear, Kind.INPUT, (4, 2, 8), (8, 2, 8)),
+        (TELayerNormColumnParallelLinear, Kind.OUTPUT, (8, 2, 12), (8, 2, 24)),
+        (TERowParallelLinear, Kind.INPUT, (8, 2, 12), (8, 2, 24)),
+        (TERowParallelLinear, Kind.OUTPUT, (4, 2, 8), (8, 2, 8)),
+        (TEDotProductAttention, Kind.INPUT, (8, 2, 2, 4), (8, 2, 4, 4)),
+        (TEDotProductAttention, Kind.OUTPUT, (8, 2, 8), (8, 2, 16)),
+    ],
+)
+def test_activations_of_transformer_engine_are_laid_out_by_class_name(
+    kind: type, slot_kind: Kind, shape: tuple[int, ...], whole: tuple[int, ...]
+) -> None:
+    activations = Activations(
+        ranks=RANKS,
+        roots={},
+        paths={},
+        sections={},
+        parameters={},
+        dispatches=Dispatches(RANKS.tp, RANKS.cp),
+        experts={},
+    )
+    spot = activations.spot(kind(), slot_kind, "0", torch.empty(shape))
+    assert spot is not None
+    assert spot.layout is not None
+    assert spot.layout.shape == whole
+    assert spot.layout.local_shape == shape

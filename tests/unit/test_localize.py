@@ -270,6 +270,24 @@ class TestOptimizerState:
 
 
 class TestUpdates:
+    def test_of_copies_alone_accuse_the_step_and_not_each_module(self) -> None:
+        """Parameters of the model were not made from what the optimizer updated."""
+        slots = {"weight": Verdict.MISMATCH, "weight.master": Verdict.PASS}
+        results = [
+            TensorResult(
+                id=id_of(f"{module}:param_after.{slot}"),
+                verdict=verdict,
+                order=0,
+                statistics=ROUNDED,
+                ratio=7.0,
+            )
+            for module in ("a", "b.c", "e")
+            for slot, verdict in slots.items()
+        ]
+        (culprit,) = localize(results, {})
+        assert (culprit.where, culprit.part) == ("optimizer step", "update")
+        assert "copies in full precision pass, 3 of 3 new parameters do not" in culprit.reason
+
     def test_that_are_exactly_equal_prove_nothing(self) -> None:
         """In low precision a parameter may not move at all: half of them is all that could."""
         wrong = "a:param_after.weight b.c:param_after.weight"

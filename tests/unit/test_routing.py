@@ -9,7 +9,7 @@ from ttrace.compare import Measured, _leave_out_moved
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.core.statistics import Accumulator
-from ttrace.routing import allowed_moves, with_moves
+from ttrace.routing import allowed_moves, moved_before, with_moves
 
 ID = TensorId(step=0, module="experts.0", kind=Kind.INPUT, slot="0")
 
@@ -27,13 +27,13 @@ def test_tokens_of_one_run_are_left_out_and_the_others_kept() -> None:
     expected[0, 1] = 0  # only the candidate sent this token here
     found[1, 2] = 0  # only the reference sent that one
     found[1, 0, 3] += 5  # an error of a token that both have
-    assert _leave_out_moved(expected, found) == 2
+    assert _leave_out_moved(expected, found, 2) == 2
     assert (found - expected).nonzero().tolist() == [[1, 0, 3]]
 
 
 def test_without_further_dims_every_number_is_a_token() -> None:
     expected, found = torch.tensor([[0.0, 2.0, 3.0]]), torch.tensor([[1.0, 2.0, 4.0]])
-    assert _leave_out_moved(expected, found) == 1
+    assert _leave_out_moved(expected, found, 2) == 1
     assert found.tolist() == [[0, 2, 4]]
 
 
@@ -58,3 +58,24 @@ def test_many_more_than_noise_moves_are_a_mismatch(moved: int) -> None:
 
 def test_nothing_moved_changes_nothing() -> None:
     assert judged(0, 0.0).note == ""
+
+
+def test_the_same_token_of_another_expert_is_another() -> None:
+    expected = torch.ones(2, 3, 1, 4)  # expert, position, sample, hidden
+    found = expected.clone()
+    found[1, 2, 0] = 0
+    assert _leave_out_moved(expected, found, 3) == 1
+    assert (expected != 0).any(-1).sum() == 5
+
+
+def of(module: str, kind: Kind) -> TensorId:
+    return TensorId(step=0, module=module, kind=kind, slot="0")
+
+
+def test_tokens_that_moved_before_are_missing_in_all_that_is_inside() -> None:
+    moved = {of("mlp.experts", Kind.INPUT): 3, of("mlp.experts.1", Kind.OUTPUT): 7}
+    assert moved_before(of("mlp.experts", Kind.INPUT), moved) == 0
+    assert moved_before(of("mlp.experts", Kind.OUTPUT), moved) == 3
+    assert moved_before(of("mlp.experts.0", Kind.INPUT), moved) == 3
+    assert moved_before(of("mlp.experts.1.linear", Kind.GRAD), moved) == 3
+    assert moved_before(of("mlp.expertsX", Kind.OUTPUT), moved) == 0

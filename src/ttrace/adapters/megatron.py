@@ -21,10 +21,12 @@ from torch.optim import Optimizer
 from ttrace.adapters.megatron_activations import Activations
 from ttrace.adapters.megatron_experts import Dispatches
 from ttrace.adapters.megatron_layouts import Ranks, parameter_layout, sections_of
+from ttrace.adapters.megatron_losses import watch_losses
 from ttrace.adapters.megatron_optimizer import (
     Optimizers,
     box_layout,
     flat_boxes,
+    watch_accumulation,
     watch_clipping,
     watch_reduction,
 )
@@ -34,11 +36,16 @@ from ttrace.adapters.megatron_paths import (
     parameter_name,
     tied_users,
     unwrapped,
+    vocabulary_modules,
     walk,
+    with_global_number,
 )
 from ttrace.adapters.megatron_schedules import watch_backward
+from ttrace.adapters.megatron_sharding import disagreements, layout_told, sharded_layouts
 from ttrace.core.adapter import (
+    AfterReduction,
     AroundBackward,
+    Aside,
     BeforeClip,
     BeforeReduction,
     Held,
@@ -66,10 +73,18 @@ class MegatronAdapter:
         self._ranks = _ranks(self._config)
         self._modules = list(walk(self._chunks))
         self._sections = sections_of(self._modules)
+        self._experts = expert_modules(self._modules)
         self._optimizers: Optimizers | None = None
         self._late = False  # whether an optimizer step left parameters to be gathered later
+        self._of_chunk: dict[int, list[Parameter]] = {id(chunk): [] for chunk in self._chunks}
         self._parameters = list(self._find_parameters())
-        self._layouts = {id(p.tensor): layout for p, layout in self._parameters}
+        told = [sharded_layouts(chunk) for chunk in self._chunks]
+        sharded = {at: layout for layouts, _ in told for at, layout in layouts.items()}
+        self._notes = [problem for _, problem in told if problem]
+        self._notes += disagreements(self._parameters, sharded)
+        self._layouts = {
+            id(p.tensor): layout or layout_told(p.tensor, sharded) for p, layout in self._parameters
+        }
         self._by_name = {(p.module, p.name): p.tensor for p, _ in self._parameters}
         self._dispatches = Dispatches(self._ranks.tp, self._ranks.cp)
         self._activations = Activations(
@@ -79,7 +94,7 @@ class MegatronAdapter:
             sections=self._sections,
             parameters=self._layouts,
             dispatches=self._dispatches,
-            experts=expert_modules(self._modules),
+            experts=self._experts,
         )
 
     def place(self) -> Place:
@@ -99,6 +114,7 @@ class MegatronAdapter:
             loss_parts=1
             if self._config.calculate_per_token_loss
             else _size("data") * _size("context"),
+            vocabulary=vocabulary_modules(self._modules),
         )
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -131,15 +147,11 @@ class MegatronAdapter:
             state = {} if self._optimizers is None else self._optimizers.state(tensor)
             for slot, value in leaves(state, name):
                 yield from self._parts(slot, value, tensor)
-        elif kind is Kind.CLIPPED_GRAD:
-            if main is not None and main.grad is not None:
-                yield from self._parts(name, main.grad, tensor)
-        elif kind is Kind.MAIN_GRAD:
-            # What the optimizer made of it counts, where it has taken it over already.
-            taken = None if main is None else main.grad
-            gradient = self.main_grad(tensor) if taken is None else taken
-            if gradient is not None:
-                yield from self._parts(name, gradient, tensor)
+        elif kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD):
+            if (gradient := self._gradient(kind, tensor, main)) is not None:
+                is_first = kind is Kind.REDUCED_GRAD
+                axes = self._axes_summed_last(parameter.module, name) if is_first else ()
+                yield from self._parts(name, gradient, tensor, axes)
         else:
             if self._late:
                 yield from self._parts(name, tensor.detach(), tensor)
@@ -148,14 +160,26 @@ class MegatronAdapter:
             if main is not None and main.dtype != tensor.dtype:
                 yield from self._parts(f"{name}{MASTER}", main, tensor)
 
-    def _parts(self, slot: str, value: torch.Tensor, parameter: nn.Parameter) -> Iterator[Held]:
+    def _gradient(
+        self, kind: Kind, tensor: nn.Parameter, main: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """What the optimizer made of it counts, where it has taken it over already."""
+        taken = None if main is None else main.grad
+        if kind is Kind.CLIPPED_GRAD or (kind is Kind.MAIN_GRAD and taken is not None):
+            return taken
+        return self.main_grad(tensor)
+
+    def _parts(
+        self, slot: str, value: torch.Tensor, parameter: nn.Parameter, partial: Sequence[str] = ()
+    ) -> Iterator[Held]:
         """What of the value counts on this rank: all, or the range that its optimizer owns."""
-        base = self._layouts[id(parameter)] or Layout.full(parameter.shape)
+        known = self._layouts[id(parameter)]
+        base = (known or Layout.full(parameter.shape)).summed_over(*partial)
         owned = None if self._optimizers is None else self._optimizers.range_of(parameter)
         if value.dim() == 0 and parameter.dim() > 0:
             yield Held(slot=slot, tensor=value)  # a count of steps
         elif owned is None:
-            yield Held(slot=slot, tensor=value, layout=base)
+            yield Held(slot=slot, tensor=value, layout=base if known or partial else None)
         else:
             start, stop = owned
             flat = value.detach().reshape(-1)
@@ -171,16 +195,21 @@ class MegatronAdapter:
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         parameter = self._by_name[module, name]
         layout = self._layouts[id(parameter)]
-        partial = []
-        if self._ranks.cp[1] > 1:
-            partial.append("cp")
-        if layout is None and self._ranks.tp[1] > 1 and self._ranks.sequence_parallel:
-            partial.append("tp")
-        if (module, name) == parameter_name(self._chunks[0], "output_layer", "weight"):
-            partial += ["pp.embedding"] if self._embedding_end() is not None else []
+        partial = ["cp"] if self._ranks.cp[1] > 1 else []
+        partial += self._axes_summed_last(module, name)
         if not partial:
             return layout
         return (layout or Layout.full(parameter.shape)).summed_over(*partial)
+
+    def _axes_summed_last(self, module: str, name: str) -> list[str]:
+        """Over which a gradient is summed when it is already summed over data and context."""
+        layout = self._layouts[id(self._by_name[module, name])]
+        axes = []
+        if layout is None and self._ranks.tp[1] > 1 and self._ranks.sequence_parallel:
+            axes.append("tp")
+        if (module, name) == parameter_name(self._chunks[0], "output_layer", "weight"):
+            axes += ["pp.embedding"] if self._embedding_end() is not None else []
+        return axes
 
     def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         return tensor.detach(), None
@@ -195,8 +224,15 @@ class MegatronAdapter:
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         return watch_backward(around)
 
-    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
-        return watch_reduction(before)
+    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        return watch_accumulation(before)
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
+        return watch_reduction(lambda chunk: after(self._of_chunk[id(unwrapped(chunk))]))
+
+    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
+        per_token = bool(self._config.calculate_per_token_loss)
+        return watch_losses(self._ranks, aside, per_token=per_token)
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         return self._activations.spot(module, kind, slot, tensor)
@@ -214,6 +250,9 @@ class MegatronAdapter:
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
         pass
 
+    def notes(self) -> Sequence[str]:
+        return self._notes
+
     def tracking(self) -> AbstractContextManager[None]:
         return self._dispatches.tracking()
 
@@ -226,10 +265,22 @@ class MegatronAdapter:
                         continue
                     seen.add(id(tensor))
                     owner, known = parameter_name(chunk, path, name)
+                    layer, expert = self._experts.get(id(module), (None, None))
+                    if layer is not None and expert is None:
+                        known = with_global_number(known, layer)
                     sections = self._sections.get(id(module), 1)
-                    layout = parameter_layout(module, name, tensor.shape, self._ranks, sections)
+                    layout = parameter_layout(
+                        module,
+                        name,
+                        tensor.shape,
+                        self._ranks,
+                        sections,
+                        is_expert=layer is not None,
+                    )
                     users = tied_users(chunk, owner)
-                    yield Parameter(module=owner, name=known, tensor=tensor, users=users), layout
+                    found = Parameter(module=owner, name=known, tensor=tensor, users=users)
+                    self._of_chunk[id(chunk)].append(found)
+                    yield found, layout
 
     def _embedding_end(self) -> int | None:
         """0 on the first, 1 on the last pipeline stage where both hold the tied embedding."""

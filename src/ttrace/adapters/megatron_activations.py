@@ -9,17 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from megatron.core.fusions.fused_softmax import FusedScaleMaskSoftmax
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
-from megatron.core.tensor_parallel.layers import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-)
-from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.moe.router import Router
 from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlock
 from megatron.core.transformer.transformer_block import TransformerBlock
@@ -27,7 +22,14 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
 from ttrace.adapters.megatron_experts import Dispatched, Dispatches, Source
-from ttrace.adapters.megatron_layouts import Ranks, column_layout, sequence_layout, split
+from ttrace.adapters.megatron_layouts import (
+    Ranks,
+    Role,
+    column_layout,
+    role_of,
+    sequence_layout,
+    split,
+)
 from ttrace.core.adapter import NO_BATCH, Rows, Spot
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
@@ -100,9 +102,12 @@ class Activations:
             return _unknown
         if id(module) in self._roots:
             return self._samples
+        role = role_of(module)
+        found = self._OF_ROLE.get(role) if role is not None else None
         for kind, form in self._FORMS:
-            if isinstance(module, kind):
-                return lambda slot, tensor: form(self, module, slot, tensor, is_output=is_output)
+            found = form if found is None and isinstance(module, kind) else found
+        if found is not None:
+            return lambda slot, tensor: found(self, module, slot, tensor, is_output=is_output)
         return lambda slot, tensor: self._other(module, slot, tensor)
 
     def _table(self, slot: str, tensor: torch.Tensor) -> Spot:
@@ -140,7 +145,7 @@ class Activations:
     ) -> Spot:
         if not is_output:
             return self._hidden(slot, tensor, scattered=bool(module.sequence_parallel))
-        if module.gather_output:
+        if getattr(module, "gather_output", False):
             return self._hidden(slot, tensor, scattered=False)
         return self._columns(
             module, slot, tensor, -1 % tensor.dim(), self._sections.get(id(module), 1)
@@ -149,7 +154,7 @@ class Activations:
     def _row_linear(self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool) -> Spot:
         if is_output:
             return self._hidden(slot, tensor, scattered=bool(module.sequence_parallel))
-        if not module.input_is_parallel:
+        if not getattr(module, "input_is_parallel", True):
             return self._hidden(slot, tensor, scattered=False)
         return self._columns(module, slot, tensor, -1 % tensor.dim())
 
@@ -240,9 +245,10 @@ class Activations:
         if count == 1:
             return layout
         last, is_output = len(layout.shape) - 1, _IS_OUTPUT[kind]
-        if isinstance(module, ColumnParallelLinear) and is_output:
+        role = role_of(module)
+        if role is Role.COLUMN and is_output:
             return split(layout, last, index, count, self._sections.get(id(module), 1))
-        if isinstance(module, RowParallelLinear) and not is_output:
+        if role is Role.ROW and not is_output:
             return split(layout, last, index, count)
         return layout.summed_over("tp") if kind in (Kind.OUTPUT, Kind.GRAD_INPUT) else layout
 
@@ -266,12 +272,16 @@ class Activations:
         layout = sequence_layout(shape, self._ranks, dim=2, scattered=False)
         return Spot(slot=slot, layout=layout.shard(1, index, count), batch_dim=0)
 
+    _OF_ROLE: Mapping[Role, Callable[..., Spot]] = MappingProxyType(
+        {
+            Role.COLUMN: _column_linear,
+            Role.ROW: _row_linear,
+            Role.VOCABULARY: _embedding,
+            Role.ATTENTION: _attention,
+        }
+    )
     _FORMS: tuple[tuple[type, Callable[..., Spot]], ...] = (
-        (ColumnParallelLinear, _column_linear),
-        (RowParallelLinear, _row_linear),
-        (VocabParallelEmbedding, _embedding),
         (LanguageModelEmbedding, _embedding),
-        (DotProductAttention, _attention),
         (Router, _router),
         (MultiTokenPredictionBlock, _heads_in_turn),
     )

@@ -4,12 +4,14 @@ Enters: this rank's coordinates, a module, a shape. Leaves: the layout in the te
 microbatch. Activations are [sequence, batch, hidden]; context parallelism cuts the sequence in
 zigzag, sequence parallelism cuts the rest of it between modules, tensor parallelism cuts the hidden
 dim inside attention and MLP. Classes that are not listed get no layout: alignment infers it.
+Transformer Engine's classes are known by name: they exist only where it is installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from megatron.core.tensor_parallel.layers import (
@@ -17,12 +19,45 @@ from megatron.core.tensor_parallel.layers import (
     RowParallelLinear,
     VocabParallelEmbedding,
 )
-from megatron.core.transformer.mlp import MLP
+from megatron.core.transformer.dot_product_attention import DotProductAttention
 from torch import nn
 
 from ttrace.core.layout import Layout
 
 Axis = tuple[int, int]  # my index, size
+
+
+class Role(Enum):
+    """How a module splits what it holds and what passes through it."""
+
+    COLUMN = "column"
+    ROW = "row"
+    VOCABULARY = "vocabulary"
+    ATTENTION = "attention"
+
+
+_CLASSES: tuple[tuple[type, Role], ...] = (
+    (ColumnParallelLinear, Role.COLUMN),
+    (RowParallelLinear, Role.ROW),
+    (VocabParallelEmbedding, Role.VOCABULARY),
+    (DotProductAttention, Role.ATTENTION),
+)
+_NAMES = {
+    "TEColumnParallelLinear": Role.COLUMN,
+    "TELayerNormColumnParallelLinear": Role.COLUMN,
+    "TEColumnParallelGroupedLinear": Role.COLUMN,
+    "TERowParallelLinear": Role.ROW,
+    "TERowParallelGroupedLinear": Role.ROW,
+    "TEDotProductAttention": Role.ATTENTION,
+}
+
+
+def role_of(module: nn.Module) -> Role | None:
+    for kind, role in _CLASSES:
+        if isinstance(module, kind):
+            return role
+    names = (kind.__name__ for kind in type(module).__mro__)
+    return next((_NAMES[name] for name in names if name in _NAMES), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +76,30 @@ class Ranks:
 
 
 def parameter_layout(
-    module: nn.Module, name: str, shape: Sequence[int], ranks: Ranks, sections: int
+    module: nn.Module,
+    name: str,
+    shape: Sequence[int],
+    ranks: Ranks,
+    sections: int,
+    *,
+    is_expert: bool = False,
 ) -> Layout | None:
     """Where a parameter's shard sits; None where neither class nor attributes say it is split."""
     dim = _split_dim(module, name)
     if dim is None:
         return None
-    axis = ranks.tensor_axis(module)[1]
+    axis = ranks.etp if is_expert else ranks.tensor_axis(module)[1]
     return split(Layout.full(shape), dim, *axis, sections if dim == 0 else 1)
 
 
 def _split_dim(module: nn.Module, name: str) -> int | None:
     """By class first: a wrong attribute is one of the mistakes to find."""
-    if isinstance(module, ColumnParallelLinear):
-        return 0
-    if isinstance(module, RowParallelLinear):
-        return 1 if name == "weight" else None
-    if isinstance(module, VocabParallelEmbedding):
+    role = role_of(module)
+    if role is Role.COLUMN:
+        return None if name.startswith("layer_norm") else 0  # a norm fused into it is whole
+    if role is Role.ROW:
+        return 1 if name.startswith("weight") else None
+    if role is Role.VOCABULARY:
         return 0
     parameter: Any = module._parameters.get(name)  # noqa: SLF001
     dim = int(getattr(parameter, "partition_dim", -1))
@@ -69,7 +111,8 @@ def sections_of(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, int]:
     return {
         id(module.linear_fc1): 2
         for _, module in modules
-        if isinstance(module, MLP) and module.config.gated_linear_unit
+        if isinstance(getattr(module, "linear_fc1", None), nn.Module)
+        and getattr(getattr(module, "config", None), "gated_linear_unit", False)
     }
 
 

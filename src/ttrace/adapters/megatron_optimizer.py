@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.optimizer import optimizer as megatron_optimizer
 from torch import nn
@@ -141,7 +142,7 @@ def watch_clipping(before: BeforeClip) -> Iterator[None]:
 
 
 @contextmanager
-def watch_reduction(before: BeforeReduction) -> Iterator[None]:
+def watch_accumulation(before: BeforeReduction) -> Iterator[None]:
     """A group of buckets is reduced when every microbatch was added to it."""
     original: Callable[..., None] = _ParamAndGradBucketGroup.start_grad_sync
 
@@ -154,3 +155,19 @@ def watch_reduction(before: BeforeReduction) -> Iterator[None]:
         yield
     finally:
         _ParamAndGradBucketGroup.start_grad_sync = original
+
+
+@contextmanager
+def watch_reduction(after: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Every chunk, once its gradients are summed over data-parallel ranks and before more sums."""
+    original = DistributedDataParallel.finish_grad_sync
+
+    def finish(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        after(self)
+
+    DistributedDataParallel.finish_grad_sync = finish
+    try:
+        yield
+    finally:
+        DistributedDataParallel.finish_grad_sync = original

@@ -6,6 +6,7 @@ the same for every pipeline, virtual pipeline and expert parallel split.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from megatron.core.transformer.moe.moe_layer import BaseMoELayer
 from torch import nn
 
 _EMBEDDING = "embedding.word_embeddings"
+_NUMBERED = re.compile(r"(weight|bias)(\d+)")
 
 
 def unwrapped(chunk: nn.Module) -> nn.Module:
@@ -73,6 +75,28 @@ def expert_modules(
         if not isinstance(layer, BaseMoELayer):
             continue
         found[id(layer.experts)] = (layer, None)
+        if not hasattr(layer.experts, "local_experts"):  # all in one: TEGroupedMLP
+            found |= {id(module): (layer, None) for module in layer.experts.modules()}
         for number, expert in enumerate(getattr(layer.experts, "local_experts", ())):
             found |= {id(module): (layer, number) for module in expert.modules()}
     return found
+
+
+def with_global_number(name: str, layer: BaseMoELayer) -> str:
+    """Grouped linears hold a parameter for each local expert: weight0, weight1."""
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is None:
+        return name
+    return f"{numbered[1]}{layer.local_expert_indices[int(numbered[2])]}"
+
+
+def vocabulary_modules(modules: Sequence[tuple[str, nn.Module]]) -> tuple[str, ...]:
+    """Megatron pads the vocabulary to a multiple of the tensor parallel size; nothing says to it.
+
+    The output layer stands for itself also where it uses the embedding's weight.
+    """
+    return tuple(
+        path
+        for path, module in modules
+        if isinstance(module, VocabParallelEmbedding) or path == "output_layer"
+    )

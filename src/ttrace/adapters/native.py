@@ -25,7 +25,9 @@ from torch.optim import Optimizer
 
 from ttrace.adapters.pipeline import Pipeline
 from ttrace.core.adapter import (
+    AfterReduction,
     AroundBackward,
+    Aside,
     BeforeClip,
     BeforeReduction,
     Held,
@@ -137,7 +139,13 @@ class NativeAdapter:
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
         return nullcontext()
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot:
@@ -168,6 +176,9 @@ class NativeAdapter:
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
         if (tag := getattr(source, _TAG, None)) is not None:
             setattr(tensor, _TAG, tag)
+
+    def notes(self) -> Sequence[str]:
+        return ()
 
     @contextmanager
     def tracking(self) -> Iterator[None]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ttrace.align.batch import Batch, match_batches, own_batch
-from ttrace.align.place import OwnShape, Placer
-from ttrace.core.ids import TensorId
+from ttrace.align.padding import Crop, cropped, find_crop, padding_note, vocabulary_of
+from ttrace.align.place import OwnShape, PlaceKey, Placer
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.plan import Place
 from ttrace.core.reader import Trace
@@ -41,7 +42,9 @@ class Aligned:
     reference_batch: Batch
     candidate_batch: Batch
     consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
-    places: dict[tuple[TensorId, int, int], Place] = field(default_factory=dict)
+    places: dict[PlaceKey, Place] = field(default_factory=dict)
+    crops: dict[TensorId, Crop] = field(default_factory=dict)  # where vocabularies end
+    notes: tuple[str, ...] = ()
 
 
 def align_one(trace: Trace, spans: SpanReader) -> dict[TensorId, LogicalTensor | str]:
@@ -66,16 +69,28 @@ def align(
         reference, candidate, reference_spans=reference_spans, candidate_spans=candidate_spans
     )
     ours, theirs = Placer(reference, reference_batch), Placer(candidate, candidate_batch)
-    tensors = [
-        _align_id(id_, reference.by_id().get(id_), candidate.by_id().get(id_), ours, theirs)
-        for id_ in {**reference.by_id(), **candidate.by_id()}
-    ]
+    vocabulary = vocabulary_of(reference, candidate)
+    crops: dict[TensorId, Crop] = {}
+    notes: list[str] = []
+    tensors = []
+    for id_ in {**reference.by_id(), **candidate.by_id()}:
+        expected, found = reference.by_id().get(id_), candidate.by_id().get(id_)
+        if id_.module in vocabulary and expected and found:
+            crop = find_crop(id_, expected, found)
+            if crop is not None:
+                if id_.kind is Kind.PARAM:
+                    notes.append(padding_note(id_, expected[0], found[0], crop))
+                crops[id_] = crop
+                expected, found = cropped(expected, crop), cropped(found, crop)
+        tensors.append(_align_id(id_, expected, found, ours, theirs))
     return Aligned(
         tensors=tuple(sorted(tensors, key=_execution_order)),
         reference_batch=reference_batch,
         candidate_batch=candidate_batch,
         consumers=_consumers(candidate),
         places=theirs.places,
+        crops=crops,
+        notes=tuple(notes),
     )
 
 

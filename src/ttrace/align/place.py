@@ -60,6 +60,7 @@ class _Term:
 
 
 _Group = tuple[Part | None, int]  # part of the batch, microbatch
+PlaceKey = tuple[TensorId, int, int, int | None]  # id, rank, microbatch, origin
 
 
 class Placer:
@@ -69,7 +70,7 @@ class Placer:
         self._trace = trace
         self._batch = batch
         self._shared: dict[TensorId, bool] = {}
-        self.places: dict[tuple[TensorId, int, int], Place] = {}
+        self.places: dict[PlaceKey, Place] = {}
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
@@ -97,7 +98,9 @@ class Placer:
         except Unplaceable as problem:
             return str(problem)
         self._remember(placed)
-        inferred = any(item.record.layout is None and not item.layout.is_full for item in placed)
+        inferred = any(
+            item.record.layout is None and item.layout.runs != item.outer.runs for item in placed
+        )
         return assemble(own.shape, pieces, ["layout inferred from the shape"] if inferred else [])
 
     def _remember(self, placed: Sequence[_Placed]) -> None:
@@ -112,9 +115,8 @@ class Placer:
                 if item.shared:
                     sharing = list(groups[item.layout])
                     index, count = sharing.index(self._group(record)), len(sharing)
-                self.places[record.id, record.rank, record.microbatch] = Place(
-                    layout=item.layout, outer=item.outer, share=(index, count)
-                )
+                key = (record.id, record.rank, record.microbatch, record.origin)
+                self.places[key] = Place(layout=item.layout, outer=item.outer, share=(index, count))
 
     def _whole_batch(self, record: Record, shape: Shape) -> Shape:
         """The shape with its batch dim grown from this microbatch to the whole batch."""

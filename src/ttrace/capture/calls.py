@@ -32,6 +32,7 @@ class Call:
     recompute: bool = False
     children: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     recomputed: bool = False
+    asides: Counter[str] = field(default_factory=Counter)  # values made but not returned, by slot
 
 
 class Calls:

@@ -22,6 +22,7 @@ from ttrace.capture.recorder import Recorder
 from ttrace.core.adapter import Adapter, Spot
 from ttrace.core.annotation import spot_of
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.layout import Layout
 from ttrace.core.leaves import input_leaves, leaves, map_leaves
 
 
@@ -66,6 +67,23 @@ class ModuleHooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def aside(self, slot: str, value: torch.Tensor, layout: Layout | None) -> None:
+        """Record what the module that runs now makes but does not return; again: the next."""
+
+        def record() -> None:
+            call = self.calls.current()
+            made = call.asides[slot]
+            call.asides[slot] += 1
+            self._recorder.value(
+                self._id(call, Kind.OUTPUT, f"{slot}.{made}" if made else slot),
+                value,
+                microbatch=call.microbatch,
+                recompute=call.recompute,
+                layout=layout,
+            )
+
+        self._guarded(slot, record)
 
     def never_called(self) -> tuple[str, ...]:
         """Modules that have a forward of their own but were not called in the last step."""

@@ -9,12 +9,13 @@ terms itself: then each rank gets its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import xxhash
 
 from ttrace.capture.noise import Noise
-from ttrace.core.adapter import Adapter
+from ttrace.core.adapter import Adapter, Rows
 from ttrace.core.blocks import BlockReader, blocks, common_dtype
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
@@ -66,6 +67,30 @@ class Overwriter:
             with torch.no_grad():
                 self._adapter.localise(tensor)[0].copy_(self._adapter.localise(values)[0])
 
+    def sent(
+        self,
+        id_: TensorId,
+        microbatch: int,
+        like: torch.Tensor,
+        place_id: TensorId,
+        rows: Sequence[Rows],
+    ) -> torch.Tensor | None:
+        """As `value`, for tokens that several ranks sent here: each from its place among theirs.
+
+        A token that the reference did not send here gets zeros.
+        """
+        local, _ = self._adapter.localise(like)
+        result = torch.zeros_like(local)
+        for part in rows:
+            layout, share = self._sits(id_, microbatch, place_id, part.layout, part.origin)
+            if layout is None:
+                return None
+            dense = self._values(id_, microbatch, layout, share, None).to(local.dtype)
+            flat = dense.view(-1, *local.shape[1:])
+            result[part.rows] = flat[part.places.cpu()].to(local.device)
+        result = self._adapter.rewrap(result, like=like)
+        return result if self._noise is None else self._noise.on(result, f"{id_}@{microbatch}")
+
     def _cut(
         self,
         id_: TensorId,
@@ -75,39 +100,66 @@ class Overwriter:
         inner: Layout | None = None,
         dims: tuple[int, ...] = (),
     ) -> torch.Tensor | None:
-        tensor = self._plan.tensors.get(id_)
-        places = self._plan.places
-        place = places.get((id_, microbatch)) or places.get((place_id, microbatch))
         local, own = self._adapter.localise(like)
-        if tensor is None or place is None or _is_shared_scalar(id_, tensor):
-            return None
-        inner = own or inner
-        layout = place.layout if inner is None else _then(place.outer, inner)
-        if layout is None or layout.shape != tensor.shape:
-            return None
-        if math.prod(layout.local_shape) != local.numel():
+        layout, share = self._sits(id_, microbatch, place_id, own or inner, None)
+        if layout is None or math.prod(layout.local_shape) != local.numel():
             return None
         cut = torch.empty_like(local)
-        scaled = id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD
-        term = self._own_term(tensor, layout, microbatch)
-        values = self._read(id_, layout, local.dtype) if term is None else term.to(local.dtype)
-        if scaled:
-            scale = self._scale_of(microbatch, local, values, is_whole=not layout.partial)
-            values = (values.to(torch.float32) * scale).to(local.dtype)
-            values = self._owned(values, f"{id_}", *place.share) if place.share[1] > 1 else values
-        if term is None:
-            values = self._partial(values, f"{id_}@{microbatch}", layout)
+        values = self._values(id_, microbatch, layout, share, local)
         cut.copy_(_as_held(values, local.shape, dims))
+        if layout.volume < local.numel():  # the reference has nothing for padding
+            held = _as_held(_is_held(layout), local.shape, dims).to(local.device)
+            cut = torch.where(held, cut, local)
         return self._adapter.rewrap(cut, like=like)
 
+    def _sits(
+        self,
+        id_: TensorId,
+        microbatch: int,
+        place_id: TensorId,
+        inner: Layout | None,
+        origin: int | None,
+    ) -> tuple[Layout | None, tuple[int, int]]:
+        """Where in the reference's tensor, and which share of it; None where it has none."""
+        tensor, places = self._plan.tensors.get(id_), self._plan.places
+        place = places.get((id_, microbatch, origin)) or places.get((place_id, microbatch, origin))
+        if tensor is None or place is None or _is_shared_scalar(id_, tensor):
+            return None, (0, 1)
+        if inner is not None and id_ in self._plan.crops:
+            inner = inner.crop(*self._plan.crops[id_])
+        layout = place.layout if inner is None else _then(place.outer, inner)
+        if layout is None or layout.shape != tensor.shape:
+            return None, (0, 1)
+        return layout, place.share
+
+    def _values(
+        self,
+        id_: TensorId,
+        microbatch: int,
+        layout: Layout,
+        share: tuple[int, int],
+        found: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """In the dtype of `found`, which tells the scale of a first gradient."""
+        tensor = self._plan.tensors[id_]
+        term = self._own_term(tensor, layout, microbatch)
+        values = self._read(id_, layout) if term is None else term
+        values = values if found is None else values.to(found.dtype)
+        if id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD:
+            told = found if not layout.partial else None
+            scale = self._scale_of(microbatch, told, values)
+            values = (values.to(torch.float32) * scale).to(values.dtype)
+            values = self._owned(values, f"{id_}", *share) if share[1] > 1 else values
+        return values if term is not None else self._partial(values, f"{id_}@{microbatch}", layout)
+
     def _scale_of(
-        self, microbatch: int, found: torch.Tensor, expected: torch.Tensor, *, is_whole: bool
+        self, microbatch: int, found: torch.Tensor | None, expected: torch.Tensor
     ) -> float:
         """By what this rank scaled the loss of a microbatch, told by its first gradient.
 
         The loss was computed from the reference's output, whatever is wrong in the model.
         """
-        if microbatch not in self._scales and is_whole:
+        if microbatch not in self._scales and found is not None:
             wide = expected.double().flatten()
             size = float(wide @ wide)
             gain = float(found.cpu().double().flatten() @ wide) / size if size else 0.0
@@ -132,7 +184,7 @@ class Overwriter:
         ]
         return self._spans.load(terms[0]) if terms else None
 
-    def _read(self, id_: TensorId, layout: Layout, dtype: torch.dtype) -> torch.Tensor:
+    def _read(self, id_: TensorId, layout: Layout) -> torch.Tensor:
         tensor = self._plan.tensors[id_]
         values = torch.zeros(layout.local_shape, dtype=common_dtype(tensor.pieces))
         for start, stop in blocks(tensor.shape):
@@ -141,7 +193,7 @@ class Overwriter:
                 block = self._reader.read(tensor.pieces, tensor.shape, start, stop)
                 for local, inside in meeting:
                     values[local] = block[inside]
-        return values.to(dtype)
+        return values
 
     def _partial(self, values: torch.Tensor, key: str, layout: Layout) -> torch.Tensor:
         index, count = 0, self._count(layout)
@@ -176,3 +228,11 @@ def _then(outer: Layout, inner: Layout) -> Layout | None:
     if math.prod(inner.shape) == 0 or inner.shape != outer.local_shape:
         return None
     return outer.then(inner)
+
+
+def _is_held(layout: Layout) -> torch.Tensor:
+    """True for what is no padding."""
+    found = torch.zeros(layout.local_shape, dtype=torch.bool)
+    for local, _ in layout.pieces([0] * len(layout.shape), layout.shape):
+        found[local] = True
+    return found

@@ -62,7 +62,7 @@ class Recorder:
             local = local.permute(spot.dims) if spot.dims else local
             layout = spot.layout
         known = self._values.find(tensor)
-        if known is not None and _holds(known, local):
+        if known is not None and _is_same_sum(known, layout) and _holds(known, local):
             shared = replace(
                 known,
                 id=id,
@@ -185,3 +185,9 @@ def _holds(record: Record, local: torch.Tensor) -> bool:
     """
     digest: str = xxhash.xxh3_64_hexdigest(tensor_bytes(local))
     return record.location is not None and record.location.xxh3 == digest
+
+
+def _is_same_sum(record: Record, layout: Layout | None) -> bool:
+    """A gradient that is said to be summed now is another tensor, even if nothing changed it."""
+    known = () if record.layout is None else record.layout.partial
+    return layout is None or layout.partial == known

@@ -63,6 +63,7 @@ class RecordingTracer:
             ),
             versions=_versions(),
             facts=_facts(),
+            vocabulary=place.vocabulary,
         )
         self._adapter = adapter
         self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
@@ -83,7 +84,7 @@ class RecordingTracer:
         self._clipped = self._clipped_taken = False
         self._norm: torch.Tensor | None = None
         self._restore: list[Callable[[], None]] = []
-        self._notes: list[str] = []
+        self._notes = list(adapter.notes())
         self._optimizers = optimizers = adapter.optimizers(optimizers)
         self._handles = [opt.register_step_pre_hook(self._before_update) for opt in optimizers]
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]
@@ -110,7 +111,9 @@ class RecordingTracer:
                 self._adapter.watch_backward(self._around_backward),
                 watch_clipping(self._before_clipping),
                 self._adapter.watch_clipping(self._before_clipping),
-                self._adapter.watch_reduction(self._before_reduction),
+                self._adapter.watch_accumulation(self._before_reduction),
+                self._adapter.watch_losses(self._hooks.aside),
+                self._adapter.watch_reduction(self._after_reduction),
             ):
                 yield
         except BaseException:
@@ -177,6 +180,9 @@ class RecordingTracer:
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._inside:
             self._updated.add(id(optimizer))
+
+    def _after_reduction(self, parameters: Sequence[Parameter]) -> None:
+        self._each_parameter(Kind.REDUCED_GRAD, parameters)
 
     def _take_gradients(self) -> None:
         """Once a step, before clipping or the first optimizer step: all are reduced by then."""
@@ -272,8 +278,8 @@ class RecordingTracer:
             restore()
         self._restore.clear()
 
-    def _each_parameter(self, kind: Kind) -> None:
-        for parameter in self._adapter.parameters():
+    def _each_parameter(self, kind: Kind, parameters: Iterable[Parameter] | None = None) -> None:
+        for parameter in self._adapter.parameters() if parameters is None else parameters:
             id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=parameter.name)
             self._guarded(str(id_), partial(self._take, kind, parameter))
 
@@ -282,7 +288,7 @@ class RecordingTracer:
             id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=part.slot)
             self._recorder.value(id_, part.tensor, layout=part.layout)
             if self._overwriter is not None:
-                noisy = kind in (Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
+                noisy = kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
                 self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=part.layout)
 
     def _guarded(self, what: str, work: Callable[[], object]) -> None:

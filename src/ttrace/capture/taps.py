@@ -22,6 +22,7 @@ from ttrace.capture.recorder import Recorder
 from ttrace.core.adapter import Adapter, Spot
 from ttrace.core.annotation import spot_of
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.layout import Layout
 from ttrace.core.leaves import map_leaves
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -57,21 +58,20 @@ class TappingHooks(ModuleHooks):
     ) -> torch.Tensor:
         spot = spot_of(self._adapter, call.module, kind, slot, tensor)
         back = spot_of(self._adapter, call.module, gradient_kind, slot, tensor)
-        if spot is None or back is None:
-            return tensor
-        if not tensor.is_floating_point() or isinstance(tensor, nn.Parameter):
-            self._recorder.value(
-                self._id(call, kind, spot.slot),
-                tensor,
-                microbatch=call.microbatch,
-                recompute=call.recompute,
-                spot=spot,
-            )
+        if spot is None:
             return tensor
         forward = self._forward(call, kind, spot)
-        backward = self._backward(
-            call, self._id(call, kind, spot.slot), gradient_kind, back, tensor
-        )
+        if isinstance(tensor, nn.Parameter):
+            self._write(call, self._id(call, kind, spot.slot), spot, tensor)
+            return tensor
+        if not tensor.is_floating_point():
+            # What a module chose (experts, say) is its output as any other.
+            passed = forward(tensor)
+            return passed if kind is Kind.OUTPUT else tensor
+        id_ = self._id(call, kind, spot.slot)
+        backward: Change = _same
+        if back is not None:
+            backward = self._backward(call, id_, gradient_kind, back, tensor)
         with torch.set_grad_enabled(tensor.requires_grad):
             tapped: torch.Tensor = _Tap.apply(tensor, forward, backward)
         self._adapter.inherit(tapped, tensor)
@@ -81,28 +81,23 @@ class TappingHooks(ModuleHooks):
         id_ = self._id(call, kind, spot.slot)
 
         def forward(tensor: torch.Tensor) -> torch.Tensor:
-            self._recorder.value(
-                id_,
-                tensor,
-                microbatch=call.microbatch,
-                recompute=call.recompute,
-                spot=spot,
-            )
-            replaced = None
-            if self._overwriter is not None and not spot.rows:
-                replaced = self._overwriter.value(
-                    id_, call.microbatch, tensor, id_, None, spot.dims
-                )
+            self._write(call, id_, spot, tensor)
+            replaced = self._reference(id_, call.microbatch, tensor, id_, None, spot)
             if replaced is not None:
                 return replaced
             return self._adapter.rewrap(self._adapter.localise(tensor)[0].clone(), like=tensor)
 
         return forward
 
+    def _write(self, call: Call, id_: TensorId, spot: Spot, tensor: torch.Tensor) -> None:
+        self._recorder.value(
+            id_, tensor, microbatch=call.microbatch, recompute=call.recompute, spot=spot
+        )
+
     def _backward(
         self, call: Call, id_: TensorId, gradient_kind: Kind, spot: Spot, tensor: torch.Tensor
     ) -> Change:
-        gradient_id, layout = self._id(call, gradient_kind, spot.slot), spot.layout
+        gradient_id = self._id(call, gradient_kind, spot.slot)
         key = (gradient_id, call.microbatch)
         if tensor.requires_grad and key not in self._pending:
             self._pending[key] = False
@@ -119,14 +114,30 @@ class TappingHooks(ModuleHooks):
                 microbatch=call.microbatch,
                 spot=spot,
             )
-            if self._overwriter is None or spot.rows:
-                return grad
-            replaced = self._overwriter.value(
-                gradient_id, call.microbatch, grad, id_, layout, spot.dims
-            )
+            replaced = self._reference(gradient_id, call.microbatch, grad, id_, spot.layout, spot)
             return grad if replaced is None else replaced
 
         return lambda grad: _or(grad, self._guarded(str(gradient_id), lambda: backward(grad)))
+
+    def _reference(
+        self,
+        id_: TensorId,
+        microbatch: int,
+        tensor: torch.Tensor,
+        place_id: TensorId,
+        inner: Layout | None,
+        spot: Spot,
+    ) -> torch.Tensor | None:
+        """What the reference has in place of this tensor, if it is to be overwritten."""
+        if self._overwriter is None:
+            return None
+        if spot.rows:
+            return self._overwriter.sent(id_, microbatch, tensor, place_id, spot.rows)
+        return self._overwriter.value(id_, microbatch, tensor, place_id, inner, spot.dims)
+
+
+def _same(grad: torch.Tensor) -> torch.Tensor:
+    return grad
 
 
 def _or(grad: torch.Tensor, changed: torch.Tensor | None) -> torch.Tensor:

@@ -28,6 +28,7 @@ class Place:
     batch: tuple[int, int] | None  # (my index, count), None when the framework does not say
     # Over how many ranks gradients are averaged, 1 where they are summed; None: it does not say.
     loss_parts: int | None = None
+    vocabulary: tuple[str, ...] = ()  # modules with a row for each token, padded as layouts need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class Held:
 
 
 NO_BATCH = -1
+Aside = Callable[[str, torch.Tensor, Layout | None], None]  # slot, value, layout
+AfterReduction = Callable[[Sequence[Parameter]], None]
 BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
 BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
 AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
@@ -122,7 +125,7 @@ class Adapter(Protocol):
         """The gradient that the optimizer will use."""
 
     def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
-        """What this rank holds of a parameter, its main or clipped gradient, or its state."""
+        """What this rank holds of a parameter, one of its gradients, or its state."""
 
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         """The layout of a parameter's gradient before any reduction, where it is known."""
@@ -136,11 +139,17 @@ class Adapter(Protocol):
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         """Holds `around(losses)` while the framework runs backward past torch.autograd.backward."""
 
-    def watch_reduction(self, before: BeforeReduction) -> AbstractContextManager[None]:
+    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
         """Calls `before(parameters)` when their gradients, accumulated, are about to be reduced."""
 
     def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
         """Where an input, an output, or the gradient of one belongs; None: leave it out."""
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
+        """Calls `after` once gradients are summed over data-parallel ranks, where sums follow."""
+
+    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
+        """Calls `aside` for losses that the module which runs now makes but does not return."""
 
     def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         """The plain local tensor, and its layout if the tensor itself knows it."""
@@ -156,6 +165,9 @@ class Adapter(Protocol):
 
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
         """`tensor` took the place of `source`: what is known of its layout goes on to hold."""
+
+    def notes(self) -> Sequence[str]:
+        """What a person should know of this rank's layouts before any step."""
 
     def tracking(self) -> AbstractContextManager[None]:
         """Held while a step is traced, for adapters that must watch their framework."""

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     GRAD = "grad"  # of a parameter, by one microbatch of one rank, before any reduction
     # by all microbatches of one rank, as the reduction gets it, where the framework keeps that
     ACCUMULATED_GRAD = "accumulated_grad"
+    REDUCED_GRAD = "reduced_grad"  # after data-parallel ranks were summed, where more sums follow
     MAIN_GRAD = "main_grad"  # after every reduction, before clipping
     GRAD_NORM = "grad_norm"  # by which gradients are clipped
     CLIPPED_GRAD = "clipped_grad"  # as the optimizer gets it, where something clipped

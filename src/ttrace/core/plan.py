@@ -33,7 +33,7 @@ class Place:
     share: tuple[int, int] = (0, 1)
 
 
-Key = tuple[TensorId, int]  # id, microbatch
+Key = tuple[TensorId, int, int | None]  # id, microbatch, the rank whose tokens were sent here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +44,18 @@ class Plan:
     scales: Scales
     places: Mapping[Key, Place]
     tensors: Mapping[TensorId, LogicalTensor]
+    crops: Mapping[TensorId, tuple[int, int]]  # dim and size where a padded vocabulary ends
 
     def write(self, file: Path) -> None:
         data = {
             "reference": str(self.reference),
             "scales": {"allowed": list(self.scales.allowed), "likely": self.scales.likely},
             "places": [
-                [str(id_), microbatch, p.layout.to_json(), p.outer.to_json(), list(p.share)]
-                for (id_, microbatch), p in self.places.items()
+                [str(id_), microbatch, origin, p.layout.to_json(), p.outer.to_json(), list(p.share)]
+                for (id_, microbatch, origin), p in self.places.items()
             ],
             "tensors": {str(id_): _tensor_json(tensor) for id_, tensor in self.tensors.items()},
+            "crops": {str(id_): list(crop) for id_, crop in self.crops.items()},
         }
         file.write_text(json.dumps(data))
 
@@ -66,14 +68,15 @@ class Plan:
                 allowed=tuple(data["scales"]["allowed"]), likely=data["scales"]["likely"]
             ),
             places={
-                (TensorId.parse(id_), microbatch): Place(
+                (TensorId.parse(id_), microbatch, origin): Place(
                     layout=Layout.from_json(layout),
                     outer=Layout.from_json(outer),
                     share=(share[0], share[1]),
                 )
-                for id_, microbatch, layout, outer, share in data["places"]
+                for id_, microbatch, origin, layout, outer, share in data["places"]
             },
             tensors={TensorId.parse(id_): _tensor(t) for id_, t in data["tensors"].items()},
+            crops={TensorId.parse(id_): (dim, size) for id_, (dim, size) in data["crops"].items()},
         )
 
 

@@ -120,6 +120,7 @@ class RankInfo:
     modules: tuple[ModuleInfo, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)  # seed, commit, precision of matmul ...
+    vocabulary: tuple[str, ...] = ()  # modules with a row for each token, padded as layouts need
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -134,6 +135,7 @@ class RankInfo:
             "modules": [[m.path, m.class_name, m.source] for m in self.modules],
             "versions": self.versions,
             "facts": self.facts,
+            "vocabulary": list(self.vocabulary),
         }
 
     @classmethod
@@ -157,6 +159,7 @@ class RankInfo:
             ),
             versions=versions,
             facts=facts,
+            vocabulary=tuple(data.get("vocabulary", ())),
         )
 
 

@@ -1,7 +1,7 @@
 // Relative error against execution order, with the tolerance as a band, on canvas.
 const SIDES = [
   ["Forward", new Set(["input", "output", "loss"])],
-  ["Backward and update", new Set(["grad_output", "grad_input", "grad", "accumulated_grad", "main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after", "buffer"])],
+  ["Backward and update", new Set(["grad_output", "grad_input", "grad", "accumulated_grad", "reduced_grad", "main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after", "buffer"])],
 ];
 const EDGE = { left: 46, right: 10, top: 8, bottom: 34 };
 

@@ -2,7 +2,7 @@
 const GROUPS = [
   ["forward", ["param", "input", "output", "loss", "buffer"]],
   ["backward", ["grad_output", "grad_input", "grad", "accumulated_grad"]],
-  ["update", ["main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after"]],
+  ["update", ["reduced_grad", "main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after"]],
 ];
 const ROW = 21;
 
