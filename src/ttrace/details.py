@@ -16,7 +16,7 @@ import torch
 
 from ttrace.core.blocks import BlockReader, Index, blocks
 from ttrace.core.detail import Detail, RowError, Shard
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.results import Culprit, TensorResult, Verdict
 from ttrace.core.spans import SpanReader
@@ -28,6 +28,7 @@ SUSPECTS = 24  # chosen: more than a person opens; each costs one more pass over
 NEAREST = 3  # chosen: a clean run has something to look at too
 CELLS = 64  # chosen: a wrong shard of 64 ranks is still a block of its own
 WORST_ROWS = 8  # chosen
+_UPDATED = (Kind.PARAM, Kind.MAIN_GRAD, Kind.OPTIMIZER, Kind.BUFFER)  # anew in every step
 _ULP_BUCKETS = 33  # theorem: finite fp32 are less than 2**32 apart
 
 
@@ -41,6 +42,13 @@ def suspects(results: Sequence[TensorResult], culprits: Sequence[Culprit]) -> li
     unique: dict[TensorId, TensorResult] = {r.id: r for r in (*named, *failed, *unsure, *nearest)}
     measured = [result for result in unique.values() if result.statistics is not None]
     return measured[:SUSPECTS]
+
+
+def earlier(id_: TensorId) -> TensorId | None:
+    """The tensor that this one should be an update of."""
+    if id_.kind is Kind.PARAM_AFTER:
+        return replace(id_, kind=Kind.PARAM)
+    return replace(id_, step=id_.step - 1) if id_.kind in _UPDATED and id_.step else None
 
 
 def with_ranks(

@@ -28,7 +28,7 @@ from ttrace.core.scale import Scales, declared_scale
 from ttrace.core.spans import SpanReader
 from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
-from ttrace.details import Examiner, suspects, with_diagnoses, with_ranks
+from ttrace.details import Examiner, earlier, suspects, with_diagnoses, with_ranks
 from ttrace.errors import CannotCompare
 from ttrace.localize import localize
 from ttrace.localize_isolated import localize_isolated
@@ -216,14 +216,14 @@ def _details(
     details = []
     for number, result in enumerate(wanted):
         report("suspects", number, len(wanted))
-        before = compared.pairs.get(replace(result.id, kind=Kind.PARAM))
-        is_update = result.id.kind is Kind.PARAM_AFTER and before is not None
+        source = earlier(result.id)
+        before = None if source is None else compared.pairs.get(source)
         details.append(
             examiner.examine(
                 result,
                 *compared.pairs[result.id],
                 compared.factor(result.id),
-                before=before[1] if before is not None and is_update else None,
+                before=None if before is None else before[1],
                 sizes=sizes,
             )
         )

@@ -15,7 +15,7 @@ from ttrace.core.detail import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.spans import SpanReader
-from ttrace.details import Examiner, with_diagnoses
+from ttrace.details import Examiner, earlier, with_diagnoses
 from ttrace.diagnosis import diagnose
 from ttrace.suspect import Suspect
 
@@ -130,6 +130,35 @@ def test_unreduced_parts_in_traces_are_recognised(tmp_path: Path) -> None:
     assert "an all-reduce is missing" in found.diagnosis
     assert examine(tmp_path / "whole", whole, [whole, whole, whole]).diagnosis == ""
     assert examine(tmp_path / "other", whole, [first, second, whole]).diagnosis == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ("step0/a:param_after.weight", "step0/a:param.weight"),
+        ("step2/a:main_grad.weight", "step1/a:main_grad.weight"),
+        ("step0/a:main_grad.weight", None),
+        ("step1/a:output.0", None),
+    ],
+)
+def test_what_a_tensor_should_be_an_update_of(now: str, before: str | None) -> None:
+    assert earlier(TensorId.parse(now)) == (before and TensorId.parse(before))
+
+
+def test_tensor_that_was_not_updated_is_recognised_in_traces(tmp_path: Path) -> None:
+    """Both tensors are of the candidate's trace; the twin was updated, wrongly."""
+    old, new = (random(*SHAPE, seed=seed).float() for seed in range(2))
+    full = Layout.full(SHAPE)
+    reference = write(tmp_path / "reference", {0: (full, new)})
+    candidate = write(tmp_path / "candidate", {0: (full, old)})
+    wrong = write(tmp_path / "wrong", {0: (full, 0.5 * old + new)})
+    with SpanReader(tmp_path / "reference") as ours, SpanReader(tmp_path / "candidate") as theirs:
+        examiner = Examiner(ours, theirs)
+        found = examiner.examine(tensor(ID, 0, 10.0), reference, candidate, before=candidate)
+    assert "was not updated" in found.diagnosis
+    with SpanReader(tmp_path / "reference") as ours, SpanReader(tmp_path / "wrong") as theirs:
+        found = Examiner(ours, theirs).examine(tensor(ID, 0, 10.0), reference, wrong)
+    assert found.diagnosis == ""
 
 
 def test_culprit_says_what_its_evidence_looks_like() -> None:
