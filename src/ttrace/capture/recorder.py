@@ -62,7 +62,7 @@ class Recorder:
             local = local.permute(spot.dims) if spot.dims else local
             layout = spot.layout
         known = self._values.find(tensor)
-        if known is not None and _is_same_sum(known, layout) and _holds(known, local):
+        if known is not None and _is_same_sum(known, id, layout) and _holds(known, local):
             shared = replace(
                 known,
                 id=id,
@@ -187,7 +187,12 @@ def _holds(record: Record, local: torch.Tensor) -> bool:
     return record.location is not None and record.location.xxh3 == digest
 
 
-def _is_same_sum(record: Record, layout: Layout | None) -> bool:
-    """A gradient that is said to be summed now is another tensor, even if nothing changed it."""
+def _is_same_sum(record: Record, id_: TensorId, layout: Layout | None) -> bool:
+    """A gradient that should be summed by now is another tensor, even if nothing changed it.
+
+    An activation of which nothing is said is what it was when something was.
+    """
     known = () if record.layout is None else record.layout.partial
-    return layout is None or layout.partial == known
+    if layout is None:
+        return id_.kind.is_activation or not known
+    return layout.partial == known
