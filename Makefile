@@ -67,7 +67,7 @@ bench-bugs: $(STAMP)
 # Clean runs, planted errors, and the plots of docs/: about an hour on two cores.
 bench-power: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	PYTHONPATH=tests $(BIN)/python -m benchmarks.power --jobs 2
+	PYTHONPATH=tests $(BIN)/python -m benchmarks.power --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.power.depth
 	$(BIN)/python -m benchmarks.power.plots
 

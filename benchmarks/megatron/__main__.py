@@ -11,31 +11,18 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
+from benchmarks.jobs import CONSOLE, in_parallel
 from benchmarks.megatron.job import perform, quieten
 from benchmarks.megatron.table import JSON, exact, named, silent, verdict
 from ttrace.errors import UsageError
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the patches for CPU are for machines without a GPU
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-_PERIOD = 600.0  # chosen: seconds over which the rate is a mean; a case takes up to a minute
 
 if TYPE_CHECKING:
     from benchmarks.megatron.cases import Case
@@ -67,42 +54,17 @@ def _run(
     cases: Sequence[Case], jobs: int, found: dict[str, dict[str, Any]], file: Path
 ) -> list[str]:
     """Names of cases that ended with an error."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     failed = []
-    with (
-        tempfile.TemporaryDirectory(prefix="megatron-") as folder,
-        Progress(*columns, console=console, speed_estimate_period=_PERIOD) as progress,
-        # Not forked: a copy of this process has threads' locks, but not the threads.
-        ProcessPoolExecutor(jobs, get_context("spawn"), quieten) as executor,
-    ):
-        task = progress.add_task("cases", total=len(cases))
-        running = {executor.submit(perform, case, folder): case for case in cases}
-        for future in as_completed(running):
-            case, entry = running[future], future.result()
+    with tempfile.TemporaryDirectory(prefix="megatron-") as folder:
+        work = partial(perform, folder)
+        for done, (case, entry) in enumerate(in_parallel("cases", cases, work, quieten, jobs), 1):
             found[case.table][case.name] = entry
             _save(found, file)
-            progress.advance(task)
-            told = f"{progress.tasks[task].completed:.0f} of {len(cases)}: {case.name}"
-            console.print(Text(f"{told}: {_told(case, entry)}"), soft_wrap=True)
+            told = f"{done} of {len(cases)}: {case.name}: {_told(case, entry)}"
+            CONSOLE.print(Text(told), soft_wrap=True)
             if "error" in entry:
                 failed.append(case.name)
     return failed
-
-
-class _Rate(ProgressColumn):
-    """Cases a minute."""
-
-    def render(self, task: Task) -> Text:
-        minutes = (task.elapsed or 0.0) / 60
-        return Text(f"{task.completed / minutes:.1f}/min" if minutes else "")
 
 
 def _told(case: Case, entry: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LABS: list[Lab] = []  # of this process: its ranks live as long as it does
 
 
-def perform(case: Case, folder: str) -> dict[str, Any]:
+def perform(folder: str, case: Case) -> dict[str, Any]:
     """What was found, or the error that prevented it."""
     from benchmarks.megatron.cases import all_cases
 

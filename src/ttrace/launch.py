@@ -109,8 +109,7 @@ def run_traced(run: TracedRun) -> None:
         finally:
             _stop(process, environment[ENV_OUT])
     if code != 0:
-        how = f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        raise CommandFailed(f"the {run.name} command {how}. {_tail(run)}")
+        raise CommandFailed(f"the {run.name} command {_how(code)}. {_tail(run)}")
     if not any(run.folder.glob("rank-*")):
         raise CommandFailed(
             f"the {run.name} command ended well but recorded nothing: its script must call "
@@ -144,6 +143,14 @@ def _heirs(folder: str) -> list[int]:
             if mark in path.read_bytes().split(b"\0"):
                 heirs.append(int(path.parent.name))
     return [pid for pid in heirs if pid != os.getpid()]
+
+
+def _how(code: int) -> str:
+    """How a command ended; a shell adds 128 to the signal that killed what it ran."""
+    if code < 0:
+        return f"was killed by {_name(-code)}"
+    signalled = f" ({_name(code - 128)} in a shell)" if 128 < code < 128 + 64 else ""
+    return f"ended with exit code {code}{signalled}"
 
 
 def _name(number: int) -> str:

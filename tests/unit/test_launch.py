@@ -91,6 +91,10 @@ class TestFailure:
         assert "the candidate command was killed by SIGSEGV." in text
         assert text.endswith("almost")
 
+    def test_names_the_signal_that_a_shell_saw(self, tmp_path: Path) -> None:
+        text = failure("sh -c 'kill -ILL $$'; exit $?", tmp_path / "out")
+        assert "the candidate command ended with exit code 132 (SIGILL in a shell)." in text
+
     def test_of_a_silent_command_says_that_it_was_silent(self, tmp_path: Path) -> None:
         assert failure("exit 3", tmp_path / "out").endswith("output.log (empty)")
 
