@@ -30,8 +30,7 @@ from ttrace.core.statistics import Statistics
 from ttrace.core.unstable import largest_jump
 from ttrace.details import Examiner, earlier, suspects, with_diagnoses, with_ranks
 from ttrace.errors import CannotCompare
-from ttrace.localize import localize
-from ttrace.localize_isolated import localize_isolated
+from ttrace.localize import localize, localize_isolated
 from ttrace.routing import allowed_moves, moved_before, with_moves
 from ttrace.tolerance import Yardstick, tolerances
 

@@ -8,7 +8,7 @@ import pytest
 from test_localize import ROUNDED, STEP, id_of
 
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.localize_isolated import localize_isolated
+from ttrace.localize import localize_isolated
 
 
 def named(wrong: Mapping[str, Verdict] | str) -> list[tuple[str, str]]:

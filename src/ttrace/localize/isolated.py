@@ -28,7 +28,9 @@ from dataclasses import replace
 
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.results import Culprit, TensorResult, Verdict
-from ttrace.localize import before_forward, caller_of, parent_of, stages_after_backward, why
+from ttrace.localize.findings import caller_of, parent_of, why
+from ttrace.localize.plain import before_forward
+from ttrace.localize.stages import stages_after_backward
 
 _IN_MODULE = {
     Kind.OUTPUT: "forward",

@@ -1,0 +1,107 @@
+"""What all rules of blame share: choosing results, and wording what was found."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+
+from ttrace.core.ids import Kind, TensorId, display_module
+from ttrace.core.results import Culprit, TensorResult, Verdict
+
+Consumers = Mapping[TensorId, tuple[TensorId, ...]]
+
+# Chosen: a bug in one module cannot spoil this share of all gradients while activations are right.
+_NEARLY_ALL = 0.9
+_MOST = 0.5
+# Sums of two terms reduced in bf16 were off by 0.0022 to 0.003 (measured): half of its eps holds
+# them, and a contribution that is missing or counted twice weighs more.
+_ROUNDED = 2.0**-8
+
+
+def of_kind(
+    results: Sequence[TensorResult], kind: Kind
+) -> tuple[list[TensorResult], list[TensorResult]]:
+    """All of a kind, and those that failed."""
+    found = [result for result in results if result.id.kind is kind]
+    return found, [result for result in found if result.verdict.is_failure]
+
+
+def is_everywhere(failed: Sequence[TensorResult], all_: Sequence[TensorResult]) -> bool:
+    """Whether the failures point to a stage of the step; exactly equal tensors say little.
+
+    A low-precision parameter may not move at all in one step, so its update cannot be wrong.
+    """
+    equal = [r for r in all_ if r.statistics is not None and r.statistics.equal]
+    could_fail = len(all_) - len(equal)
+    return len(failed) >= _NEARLY_ALL * could_fail and len(failed) >= _MOST * len(all_)
+
+
+def by_module(failed: Sequence[TensorResult], part: str, reason: str) -> tuple[Culprit, ...]:
+    groups: dict[str, list[TensorResult]] = defaultdict(list)
+    for result in failed:
+        groups[result.id.module].append(result)
+    return tuple(
+        Culprit(
+            where=display_module(module),
+            part=part,
+            reason=f"{reason}, {', '.join(r.id.slot for r in group)} does not: {why(group[0])}",
+            evidence=tuple(result.id for result in group),
+        )
+        for module, group in groups.items()
+    )
+
+
+def first_failed(
+    results: Sequence[TensorResult], wanted: Callable[[Kind], bool]
+) -> TensorResult | None:
+    failed = (r for r in results if wanted(r.id.kind) and r.verdict.is_failure)
+    return min(failed, key=lambda result: result.order, default=None)
+
+
+def why(result: TensorResult) -> str:
+    if result.verdict is Verdict.MISMATCH and result.ratio is not None:
+        extra = f", {result.note}" if result.note else ""
+        size = "far beyond" if math.isinf(result.ratio) else f"{result.ratio:.3g} times"
+        return f"{size} its tolerance{extra}"
+    return f"{result.verdict.value}, {result.note}" if result.note else result.verdict.value
+
+
+def common_factor(failed: Sequence[TensorResult]) -> float | None:
+    gains = [r.statistics.gain for r in failed if r.statistics is not None and "factor" in r.note]
+    if len(gains) < _NEARLY_ALL * len(failed):
+        return None
+    middle = sorted(gains)[len(gains) // 2]
+    return middle if all(abs(gain / middle - 1) < 0.01 for gain in gains) else None
+
+
+def is_rounded(result: TensorResult) -> bool:
+    """Off by no more than a wide tensor is after a few roundings to bf16."""
+    wide = result.dtype in ("float32", "float64")
+    found = result.statistics
+    return wide and found is not None and found.relative_error < _ROUNDED
+
+
+def common_module(failed: Sequence[TensorResult]) -> str:
+    """The innermost module that holds all of them; empty when that is the model."""
+    common: list[str] = []
+    for names in zip(*(result.id.module.split(".") for result in failed), strict=False):
+        if len(set(names)) > 1:
+            break
+        common.append(names[0])
+    return ".".join(common)
+
+
+def outermost(modules: Sequence[str]) -> list[str]:
+    unique = list(dict.fromkeys(modules))
+    return [m for m in unique if not any(m.startswith(f"{other}.") for other in unique)]
+
+
+def parent_of(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def caller_of(module: str, known: Set[str]) -> str:
+    """The nearest parent with tensors of its own: a list of modules has no code."""
+    parent = parent_of(module)
+    return parent if not parent or parent in known else caller_of(parent, known)
