@@ -64,7 +64,7 @@ bench: $(STAMP)
 bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
 
-# Clean runs, planted errors, and the plots of docs/: about an hour on two cores.
+# Clean runs, planted errors, and the plots of docs/: half an hour on two cores.
 bench-power: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	PYTHONPATH=tests $(BIN)/python -m benchmarks.power --jobs $(JOBS)
