@@ -11,7 +11,7 @@ JOBS ?= 1
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
-$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/core/kernel.c src/ttrace/core/kernel_lanes.h
+$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/measure/kernel.c src/ttrace/measure/kernel_lanes.h
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -1,4 +1,4 @@
-"""Builds src/ttrace/core/_kernel.so along with a wheel or an editable install.
+"""Builds src/ttrace/measure/_kernel.so along with a wheel or an editable install.
 
 Enters: a C compiler, if there is one ($CC, else cc). Leaves: the library beside its source, and a
 wheel for this platform that holds it. Without a compiler the wheel is pure and ttrace
@@ -18,9 +18,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
-SOURCE = "src/ttrace/core/kernel.c"
-LIBRARY = "src/ttrace/core/_kernel.so"
-IN_WHEEL = "ttrace/core/_kernel.so"
+SOURCE = "src/ttrace/measure/kernel.c"
+LIBRARY = "src/ttrace/measure/_kernel.so"
+IN_WHEEL = "ttrace/measure/_kernel.so"
 
 # kernel.c tells why; -ffp-contract=fast is what gcc does by default and clang, in part, does not.
 FLAGS = ("-std=c11", "-O3", "-fopenmp-simd", "-ffp-contract=fast", "-fPIC", "-shared")

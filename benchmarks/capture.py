@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import ttrace
-from ttrace.attach import ENV_OUT, ENV_STEPS
+from ttrace.capture.attach import ENV_OUT, ENV_STEPS
 from ttrace.demo.model import ModelConfig, build_model
 
 _ROUNDS = 7  # chosen: interleaved rounds, the best of each counts

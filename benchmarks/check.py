@@ -20,7 +20,7 @@ import torch
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.core.writer import TraceWriter
+from ttrace.trace.writer import TraceWriter
 
 _COLUMNS = 8192
 
@@ -41,7 +41,7 @@ def run(gigabytes: float = 4.0) -> dict[str, object]:
             ]
         )
         torch_alone = _timed([sys.executable, "-c", "import torch"])
-        no_work = _timed([sys.executable, "-c", "import ttrace.cli, ttrace.pipeline"])
+        no_work = _timed([sys.executable, "-c", "import ttrace.cli, ttrace.analysis.check"])
         outcome = json.loads((folder / "result.json").read_text())["outcome"]
     read_bytes = size_bytes * 4 // 3  # the reference is read twice, the two others once
     return {

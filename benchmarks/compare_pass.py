@@ -25,11 +25,11 @@ from pathlib import Path
 
 import torch
 
-from ttrace.core.blocks import BLOCK_ELEMENTS
-from ttrace.core.kernel import CompiledKernel, default_kernel
-from ttrace.core.kernel_python import PythonKernel
-from ttrace.core.statistics import Accumulator
-from ttrace.core.sums import Kernel
+from ttrace.measure.accumulator import Accumulator
+from ttrace.measure.kernel import CompiledKernel, default_kernel
+from ttrace.measure.kernel_numpy import PythonKernel
+from ttrace.measure.sums import Kernel
+from ttrace.trace.blocks import BLOCK_ELEMENTS
 
 # Larger than the L2 cache of any core, and the size of one weight of a mid-sized model.
 TENSOR_BYTES = 64 * 1024 * 1024

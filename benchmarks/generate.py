@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from ttrace.core.counter import fill
 from ttrace.core.layout import Layout
+from ttrace.generate.counter import fill
 
 ROUNDS = 9  # measured: the best of 7 to 15 repeats within 10% on a shared machine
 SHARDS = {

@@ -24,7 +24,8 @@ import torch
 
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.core.writer import TraceWriter, dtype_name, tensor_bytes
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.writer import TraceWriter, tensor_bytes
 
 COUNT = 400
 SMALLEST, LARGEST = 4 << 10, 16 << 20

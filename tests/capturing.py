@@ -14,10 +14,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 import ttrace
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.core.ids import TensorId
-from ttrace.core.reader import SpanReader, Trace
 from ttrace.core.record import Record, Summary
+from ttrace.trace.reader import SpanReader, Trace
 
 
 @dataclass(frozen=True)

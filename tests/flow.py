@@ -8,8 +8,8 @@ from typing import Any
 from worker_pool import WorkerPool
 
 from ttrace.core.results import CheckResult
-from ttrace.experiment import Experiment
-from ttrace.launch import TracedRun
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.launch import TracedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from ttrace.core.detail import Detail, RowError, RunFacts, Shard
+from ttrace.core.evidence import Detail, RowError, RunFacts, Shard
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.record import ModuleInfo

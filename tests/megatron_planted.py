@@ -12,7 +12,7 @@ from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispa
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import nn
 
-from ttrace.testing.megatron_bugs import bug, once_built, wrap
+from zoo.megatron.registry import bug, once_built, wrap
 
 _MOE = "decoder.layers.1.mlp"
 _LINEAR = f"{_MOE}.experts.local_experts.1.linear_fc2"

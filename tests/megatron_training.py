@@ -7,10 +7,10 @@ from typing import Any
 
 from worker_pool import WorkerPool
 
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
+from ttrace.analysis.check import check
+from ttrace.analysis.isolate import write_plans
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
 from ttrace.core.results import CheckResult
-from ttrace.isolation import write_plans
-from ttrace.pipeline import check
 
 # What the reference must have in common with a layout; all else says how it is spread.
 MODEL_FIELDS = frozenset(
@@ -46,7 +46,7 @@ def train_rank(fields: dict[str, Any], bug: str) -> None:
     import torch.distributed as dist
 
     warnings.simplefilter("ignore")  # that Transformer Engine and Apex are not installed
-    from ttrace.testing.megatron_cpu import on_cpu
+    from zoo.megatron.cpu import on_cpu
 
     with on_cpu():
         import gpt
@@ -67,7 +67,7 @@ def planted(bug: str) -> Any:
     if not bug:
         return nullcontext()
     import megatron_planted  # noqa: F401  (those of the tests' own)
-    from ttrace.testing import megatron_bugs
+    from zoo.megatron import registry as megatron_bugs
 
     return megatron_bugs.planted(bug)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import ttrace
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.capture.tracer import OffTracer
 
 

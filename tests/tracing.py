@@ -7,10 +7,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from worker_pool import WorkerPool
 
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.analysis.check import check
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.core.results import CheckResult
 from ttrace.demo.train import TrainConfig, prepare_process, train
-from ttrace.pipeline import check
 
 # What a report calls the part that a demo bug spoils.
 PARTS = {

@@ -2,7 +2,7 @@
 
 import torch
 
-from ttrace.testing.process_group import WorkerPool as Pool
+from ttrace.lab.functions import WorkerPool as Pool
 
 
 class WorkerPool(Pool):

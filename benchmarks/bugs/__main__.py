@@ -16,10 +16,10 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.bugs.case import Case, Train
 from benchmarks.bugs.catalogue import CASES, DEMO, PAIRS, SINGLE
 from benchmarks.bugs.flow import Outcome, Pool, run_case
 from benchmarks.bugs.table import Row, page
+from zoo.native.case import Case, Train
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "bugs.md"

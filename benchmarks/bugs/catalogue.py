@@ -8,7 +8,9 @@ from io import StringIO
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks.bugs import (
+from ttrace.demo.bugs import BUGS, Bug
+from ttrace.demo.train import TrainConfig, prepare_process, train
+from zoo.native import (
     context_parallel,
     data_parallel,
     dtensor,
@@ -16,9 +18,7 @@ from benchmarks.bugs import (
     sequence_parallel,
     tensor_parallel,
 )
-from benchmarks.bugs.case import Case
-from ttrace.demo.bugs import BUGS, Bug
-from ttrace.demo.train import TrainConfig, prepare_process, train
+from zoo.native.case import Case
 
 # What a report calls the part that a demo bug spoils, where it is not the same word.
 _PARTS = {"reduction": "gradient reduction", "main_grad": "main gradient", "grad_norm": "grad norm"}

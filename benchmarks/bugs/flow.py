@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.bugs.case import Case, Place
 from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
-from ttrace.experiment import Experiment
-from ttrace.launch import TracedRun
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.launch import TracedRun
+from zoo.native.case import Case, Place
 
 _REFERENCE, _TWIN, _BUGGY = "reference", "twin", "bug"
 

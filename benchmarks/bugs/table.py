@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bugs.case import Case
 from benchmarks.bugs.flow import Outcome
+from zoo.native.case import Case
 
 _HEAD = """# Bugs that TTrace was tried on
 

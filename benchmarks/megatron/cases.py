@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ttrace.errors import UsageError
-from ttrace.testing.megatron_cpu import on_cpu
+from zoo.megatron.cpu import on_cpu
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "TP2": (2, {"tp": 2}),
@@ -67,7 +67,7 @@ class Case:
 
 def all_cases() -> list[Case]:
     with on_cpu():
-        from ttrace.testing.megatron_bugs import all_bugs
+        from zoo.megatron.registry import all_bugs
 
         bugs = all_bugs()
     layouts = [

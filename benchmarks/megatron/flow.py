@@ -17,9 +17,9 @@ from megatron_training import MODEL_FIELDS, isolate, trace, trace_reference
 from worker_pool import WorkerPool
 
 from benchmarks.megatron.cases import Case
+from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult, Verdict
-from ttrace.pipeline import check
-from ttrace.testing.megatron_bugs import BUGS
+from zoo.megatron.registry import BUGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

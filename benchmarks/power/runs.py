@@ -3,7 +3,7 @@
 Enters: a grid of models and layouts. Leaves: for every experiment the folder with its traces, and
 what the tool says of it. Ranks are gloo processes that stay alive (tests/worker_pool.py); a
 reference that several layouts share is run once. `--split N` stands for N ranks of tensor
-parallelism simulated in one process (ttrace.splitting).
+parallelism simulated in one process (ttrace.capture.rounding).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from ttrace.attach import ENV_SPLIT
+from ttrace.capture.attach import ENV_SPLIT
 from ttrace.demo import train as demo
-from ttrace.experiment import Experiment
-from ttrace.launch import TracedRun
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.launch import TracedRun
 
 # Real process groups of 2 and 4 ranks, and simulated tensor parallelism.
 LAYOUTS: Mapping[str, tuple[str, ...]] = {

@@ -21,13 +21,13 @@ from benchmarks.power.clean import run_model
 from benchmarks.power.inject import INJECTIONS, Injection
 from benchmarks.power.methods import METHODS, comparable
 from benchmarks.power.runs import Model, PooledRunner
-from ttrace.align import align
-from ttrace.compare import Measured, Pair, judge
-from ttrace.core.blocks import BlockReader
-from ttrace.core.reader import Trace
+from ttrace.analysis.align import align
+from ttrace.analysis.compare.compare import Measured, Pair, judge
 from ttrace.core.results import CheckResult, TensorResult
-from ttrace.core.spans import SpanReader
-from ttrace.core.statistics import Accumulator
+from ttrace.measure.accumulator import Accumulator
+from ttrace.trace.blocks import BlockReader
+from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
 
 SWEPT = ("split2", "tp2")  # simulated and real tensor parallelism
 TRIALS = 3  # of every kind of error in every tensor: other rows, elements, heads

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import ttrace
-from ttrace.testing import megatron_cpu
+
+sys.path.append(str(Path(__file__).parents[2]))  # the zoo is in the repository, not in the wheel
+from zoo.megatron import cpu
 
 if not torch.cuda.is_available():
-    megatron_cpu.install()
+    cpu.install()
 
 from megatron.core import parallel_state
 from megatron.core.distributed import (
@@ -34,7 +38,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from ttrace.testing.megatron_modules import ContextParallelAttention, SequenceParallelNorm
+from zoo.megatron.modules import ContextParallelAttention, SequenceParallelNorm
 
 VOCABULARY = 60
 
@@ -243,7 +247,7 @@ def build(layout: Layout) -> tuple[list[DistributedDataParallel], TransformerCon
         functions = getattr(config, name)
         if functions and len(functions) == 1:
             setattr(config, name, functions[0])
-    ttrace.generate(chunks)  # the same start in every layout; a checkpoint does as well
+    ttrace.generate_parameters(chunks)  # the same start in every layout; a checkpoint does as well
     return chunks, config
 
 

@@ -12,14 +12,14 @@ In a training script:
         ...forward, backward, optimizer.step()
 """
 
-from ttrace.attach import attach
+from ttrace.analysis.check import check
+from ttrace.capture.annotate import Split, annotate
+from ttrace.capture.attach import attach
 from ttrace.capture.tracer import Tracer
-from ttrace.core.annotation import Split, annotate
 from ttrace.core.layout import Layout
 from ttrace.core.results import CheckResult
 from ttrace.errors import TTraceError
-from ttrace.generate import dropout_mask, generate, generate_tensor
-from ttrace.pipeline import check
+from ttrace.generate.parameters import dropout_mask, generate_parameters, generate_tensor
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,6 +33,6 @@ __all__ = [
     "attach",
     "check",
     "dropout_mask",
-    "generate",
+    "generate_parameters",
     "generate_tensor",
 ]

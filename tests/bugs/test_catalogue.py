@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.bugs.case import Case
-from benchmarks.bugs.catalogue import CASES, PAIRS, SINGLE
-from benchmarks.bugs.flow import run_case
 from tracing import explain
 from worker_pool import WorkerPool
+
+from benchmarks.bugs.catalogue import CASES, PAIRS, SINGLE
+from benchmarks.bugs.flow import run_case
+from zoo.native.case import Case
 
 QUICK = {
     "lost-hooks",

@@ -14,8 +14,8 @@ from torch.nn.utils import clip_grad_norm_
 from worker_pool import WorkerPool
 
 import ttrace
-from ttrace.attach import ENV_OUT, ENV_STEPS
-from ttrace.core.reader import Trace
+from ttrace.capture.attach import ENV_OUT, ENV_STEPS
+from ttrace.trace.reader import Trace
 
 
 def train(layout: str) -> list[list[float]]:

@@ -6,8 +6,8 @@ import pytest
 from tracing import TrainConfig, check, explain, trace_in_pool
 from worker_pool import WorkerPool
 
-from ttrace.attach import ENV_PLANS, ENV_TAPS
-from ttrace.isolation import write_plans
+from ttrace.analysis.isolate import write_plans
+from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
 
 LAYOUTS = {
     "fsdp": TrainConfig(dp=2),

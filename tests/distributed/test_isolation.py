@@ -8,10 +8,10 @@ import pytest
 from tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
 from worker_pool import WorkerPool
 
-from ttrace.attach import ENV_PLANS, ENV_TAPS
+from ttrace.analysis.isolate import write_plans
+from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
 from ttrace.core.results import CheckResult
 from ttrace.demo.bugs import BUGS, Bug
-from ttrace.isolation import write_plans
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=2),

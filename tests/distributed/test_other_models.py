@@ -25,7 +25,7 @@ from tracing import check, explain
 from worker_pool import WorkerPool
 
 import ttrace
-from ttrace.attach import ENV_NOISE, ENV_OUT
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT
 from ttrace.core.ids import Kind
 
 VOCAB, LENGTH, WIDTH, BATCH = 64, 12, 24, 8

@@ -40,7 +40,7 @@ def generated_in_a_layout(config: TrainConfig) -> dict[str, torch.Tensor]:
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
     # other parameters than the other side has, which must leave no trace
     model, _ = build(replace(config, seed=1 + torch.distributed.get_rank()), mesh)
-    ttrace.generate(model, seed=5)
+    ttrace.generate_parameters(model, seed=5)
     return logical(model)
 
 
@@ -49,7 +49,7 @@ def generated_in_a_layout(config: TrainConfig) -> dict[str, torch.Tensor]:
 def test_layout_starts_like_one_process(layout: str, dtype: str, pool: WorkerPool) -> None:
     config = replace(LAYOUTS[layout], dtype=dtype)
     alone, _ = build(replace(config, dp=1, tp=1, data_parallel="fsdp"))
-    ttrace.generate(alone, seed=5)
+    ttrace.generate_parameters(alone, seed=5)
     expected = logical(alone)
     for found in pool.run(config.world_size, generated_in_a_layout, config):
         assert found.keys() == expected.keys()
@@ -63,13 +63,13 @@ def uneven() -> nn.Module:
 
 def generated_uneven() -> tuple[dict[str, torch.Tensor], int]:
     model = fully_shard(uneven(), mesh=init_device_mesh("cpu", (4,)))
-    ttrace.generate(model)
+    ttrace.generate_parameters(model)
     return logical(model), model[2].weight.to_local().numel()
 
 
 def test_uneven_and_empty_shards_start_like_one_process(pool: WorkerPool) -> None:
     alone = uneven()
-    ttrace.generate(alone)
+    ttrace.generate_parameters(alone)
     found = pool.run(4, generated_uneven)
     assert [held for _, held in found] == [7, 7, 7, 0]
     for parameters, _ in found:
@@ -83,14 +83,14 @@ def generated_on_an_uneven_mesh() -> list[torch.Tensor]:
     for placements in ([Shard(0), Shard(0)], [Shard(1), Shard(0)], [Replicate(), Shard(1)]):
         linear = nn.Linear(7, 5, bias=False)
         linear.weight = nn.Parameter(distribute_tensor(linear.weight, mesh, placements))
-        ttrace.generate(linear)
+        ttrace.generate_parameters(linear)
         found.append(linear.weight.full_tensor().detach())
     return found
 
 
 def test_meshes_of_two_axes_start_like_one_process(pool: WorkerPool) -> None:
     alone = nn.Linear(7, 5, bias=False)
-    ttrace.generate(alone)
+    ttrace.generate_parameters(alone)
     for found in pool.run(4, generated_on_an_uneven_mesh):
         for whole in found:
             assert torch.equal(whole, alone.weight)
@@ -102,7 +102,7 @@ def refused_terms_of_a_sum() -> str:
     term = DTensor.from_local(torch.zeros(4, 4), mesh, [Partial()])
     linear.weight = nn.Parameter(term)
     try:
-        ttrace.generate(linear)
+        ttrace.generate_parameters(linear)
     except UsageError as error:
         return str(error)
     return "was not refused"
@@ -117,7 +117,7 @@ def logical_scale() -> float:
     linear = nn.Linear(4096, 64, bias=False)
     mesh = init_device_mesh("cpu", (4,))
     linear.weight = nn.Parameter(distribute_tensor(linear.weight, mesh, [Shard(1)]))
-    ttrace.generate(linear)
+    ttrace.generate_parameters(linear)
     return linear.weight.to_local().std().item()
 
 

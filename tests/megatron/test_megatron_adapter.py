@@ -13,15 +13,15 @@ from torch import nn
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
-from ttrace.testing.megatron_cpu import on_cpu
+from zoo.megatron.cpu import on_cpu
 
 with on_cpu():
-    from ttrace.adapters.megatron import _require_version
-    from ttrace.adapters.megatron_activations import Activations
-    from ttrace.adapters.megatron_experts import Dispatches
-    from ttrace.adapters.megatron_layouts import Ranks, parameter_layout, sequence_layout, split
-    from ttrace.adapters.megatron_optimizer import box_layout, cut, flat_boxes
-    from ttrace.adapters.megatron_paths import with_global_number
+    from ttrace.adapters.megatron.activations import Activations
+    from ttrace.adapters.megatron.adapter import _require_version
+    from ttrace.adapters.megatron.experts import Dispatches
+    from ttrace.adapters.megatron.layouts import Ranks, parameter_layout, sequence_layout, split
+    from ttrace.adapters.megatron.optimizer import box_layout, cut, flat_boxes
+    from ttrace.adapters.megatron.paths import with_global_number
 
 
 @given(

@@ -8,9 +8,9 @@ import pytest
 from megatron_training import MODEL_FIELDS, isolate, trace
 from worker_pool import WorkerPool
 
-from ttrace.pipeline import check
-from ttrace.testing.megatron_bugs import BUGS, all_bugs
-from ttrace.testing.megatron_cpu import on_cpu
+from ttrace.analysis.check import check
+from zoo.megatron.cpu import on_cpu
+from zoo.megatron.registry import BUGS, all_bugs
 
 # One of each kind of place; `make bench-megatron` runs all of them and every correct twin.
 NAMES = (

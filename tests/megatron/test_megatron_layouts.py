@@ -9,8 +9,8 @@ from megatron_training import MODEL_FIELDS, trace
 from tracing import explain
 from worker_pool import WorkerPool
 
+from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
-from ttrace.pipeline import check
 
 # The rest of the matrix is run by `make bench-megatron`.
 LAYOUTS = {

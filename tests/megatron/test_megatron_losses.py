@@ -9,8 +9,8 @@ from megatron_training import MODEL_FIELDS, trace
 from tracing import explain
 from worker_pool import WorkerPool
 
+from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult
-from ttrace.pipeline import check
 
 SMALL = {"layers": 2, "microbatches": 2}
 EXPERTS = SMALL | {"experts": 4, "z_loss": 0.01}

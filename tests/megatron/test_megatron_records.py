@@ -9,7 +9,7 @@ from megatron_training import trace
 from worker_pool import WorkerPool
 
 from ttrace.core.ids import Kind
-from ttrace.core.reader import Trace
+from ttrace.trace.reader import Trace
 
 Calls = dict[str, set[tuple[int, int]]]  # module -> rank and microbatch of its records
 

@@ -9,9 +9,9 @@ from megatron_training import MODEL_FIELDS, isolate, trace
 from tracing import explain
 from worker_pool import WorkerPool
 
+from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult
-from ttrace.pipeline import check
 
 SMALL = {"layers": 2, "microbatches": 2}
 TENSOR = SMALL | {"tp": 2, "sp": True}

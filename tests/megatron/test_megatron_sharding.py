@@ -9,8 +9,8 @@ from megatron_training import trace, trace_reference
 from tracing import explain
 from worker_pool import WorkerPool
 
+from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
-from ttrace.pipeline import check
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2-sp": (2, {"tp": 2, "sp": True}),
@@ -21,15 +21,15 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 def second_opinion(fields: dict[str, Any], wrong: str = "") -> tuple[int, int, list[str]]:
     """How many parameters there are, how many sharded_state_dict describes, and the notes."""
-    from ttrace.testing.megatron_cpu import on_cpu
+    from zoo.megatron.cpu import on_cpu
 
     with on_cpu(), ExitStack() as stack:
         import gpt
         from megatron.core import parallel_state
 
-        from ttrace.adapters import find_adapter
-        from ttrace.adapters.megatron_paths import unwrapped, walk
-        from ttrace.adapters.megatron_sharding import sharded_layouts
+        from ttrace.adapters.megatron.paths import unwrapped, walk
+        from ttrace.adapters.megatron.sharding import sharded_layouts
+        from ttrace.adapters.registry import find_adapter
 
         layout = gpt.Layout(**(fields | {"layers": 2}))
         gpt.initialise(layout)

@@ -8,8 +8,8 @@ from megatron_training import isolate, trace, trace_reference
 from tracing import explain
 from worker_pool import WorkerPool
 
+from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
-from ttrace.pipeline import check
 
 SMALL: dict[str, Any] = {"layers": 2, "microbatches": 2}
 REFERENCE = SMALL | {"bug": "twin:loud-tokens"}

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.reader import Trace
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.core.writer import TraceWriter, dtype_name
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.reader import Trace
+from ttrace.trace.writer import TraceWriter
 
 SUMMARY = Summary(steps=1, hooks_expected=0, hooks_fired=0)
 ACTIVATIONS = (Kind.INPUT, Kind.OUTPUT, Kind.GRAD_OUTPUT, Kind.GRAD_INPUT)

@@ -26,11 +26,11 @@ from strategies import (
     write,
 )
 
-from ttrace.align import Aligned, Alignment, align
-from ttrace.compare import Comparator, Measured
+from ttrace.analysis.align import Aligned, Alignment, align
+from ttrace.analysis.compare.compare import Comparator, Measured
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.reader import SpanReader
 from ttrace.core.record import Record
+from ttrace.trace.reader import SpanReader
 
 
 @dataclass(frozen=True)

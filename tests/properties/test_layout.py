@@ -20,15 +20,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core.blocks import BlockReader, blocks, split_dim
-from ttrace.core.coverage import disjoint_covers, find_gaps
+from ttrace.core.cover import disjoint_covers, find_gaps
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, normalise
 from ttrace.core.logical import Piece, assemble
-from ttrace.core.reader import SpanReader
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.core.writer import TraceWriter, dtype_name
 from ttrace.errors import LayoutError
+from ttrace.trace.blocks import BlockReader, blocks, split_dim
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.reader import SpanReader
+from ttrace.trace.writer import TraceWriter
 
 SUMMARY = Summary(steps=1, hooks_expected=0, hooks_fired=0)
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)

@@ -18,12 +18,12 @@ import torch
 
 import tiny_train
 from invoking import Outcome, invoke, replay
-from ttrace.attach import ENV_OUT
-from ttrace.core import journal
+from ttrace.capture.attach import ENV_OUT
 from ttrace.core.ids import TensorId
-from ttrace.core.reader import Trace
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.core.writer import TraceWriter
+from ttrace.trace import journal
+from ttrace.trace.reader import Trace
+from ttrace.trace.writer import TraceWriter
 
 OUTPUT = "step0/second:output.0"
 ROOT = Path(__file__).parents[2]

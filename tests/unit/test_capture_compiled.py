@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import ttrace
-from ttrace.attach import ENV_OUT
-from ttrace.core.reader import Trace
+from ttrace.capture.attach import ENV_OUT
+from ttrace.trace.reader import Trace
 
 
 def record(folder: Path, *, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> Trace:

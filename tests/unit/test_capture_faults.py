@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from capturing import Calling, Recorded, attach, hook_count, read, record
 from ttrace.capture.recorder import Recorder
-from ttrace.core.writer import TraceWriter
+from ttrace.trace.writer import TraceWriter
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from torch import nn
 
 import ttrace
 from capturing import attach, hook_count
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.errors import UsageError
 
 
@@ -83,7 +83,7 @@ def loaded():
     return [name for name in names if name in sys.modules]
 with ttrace.attach(torch.nn.Linear(1, 1)).step():
     untraced = loaded()
-import ttrace.adapters
+import ttrace.adapters.registry
 print(json.dumps([untraced, loaded()]))
 """
     source = str(Path(ttrace.__file__).parents[1])

@@ -16,7 +16,7 @@ from typer.models import OptionInfo
 
 import tiny_train
 from invoking import Outcome, check_golden, invoke, replay, strict_json
-from ttrace import pipeline
+from ttrace.analysis import check as pipeline
 from ttrace.cli import app
 from ttrace.demo.bugs import BUGS
 from ttrace.report import terminal

@@ -12,9 +12,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core import counter
 from ttrace.core.layout import Layout, Run
 from ttrace.errors import LayoutError, UsageError
+from ttrace.generate import counter
 
 CPU = torch.device("cpu")
 MASK = 2**32 - 1

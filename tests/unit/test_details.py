@@ -8,16 +8,17 @@ import pytest
 import torch
 
 from made_results import FORWARD, detail, tensor
+from ttrace.analysis.diagnose.examine import Examiner
 from ttrace.capture.commit import checked_out
-from ttrace.core.detail import Detail
+from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece, assemble
-from ttrace.core.reader import Trace
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.core.spans import SpanReader
-from ttrace.core.writer import TraceWriter, dtype_name
-from ttrace.details import Examiner
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
+from ttrace.trace.writer import TraceWriter
 
 ID = TensorId.parse("step0/a:param.weight")
 SHAPE = (8, 128)

@@ -11,13 +11,13 @@ from test_details import SHAPE, write
 from torch import Tensor
 
 from made_results import tensor
-from ttrace.core.detail import Detail
+from ttrace.analysis.diagnose.examine import Examiner, earlier, with_diagnoses
+from ttrace.analysis.diagnose.mistakes import diagnose
+from ttrace.analysis.diagnose.suspect import Suspect
+from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.spans import SpanReader
-from ttrace.details import Examiner, earlier, with_diagnoses
-from ttrace.diagnosis import diagnose
-from ttrace.suspect import Suspect
+from ttrace.trace.spans import SpanReader
 
 NOISE = 1e-6  # relative, as fp32 sums have
 SIZES = {"the size of dp": 2, "the number of ranks": 4}

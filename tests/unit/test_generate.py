@@ -9,7 +9,7 @@ from torch import nn
 import ttrace
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
-from ttrace.generate import Spread, spread_of
+from ttrace.generate.parameters import Spread, spread_of
 
 
 class GatedNorm(nn.Module):
@@ -46,7 +46,7 @@ class Model(nn.Module):
 
 
 def generated(model: nn.Module, *, seed: int = 0) -> dict[str, torch.Tensor]:
-    ttrace.generate(model, seed=seed)
+    ttrace.generate_parameters(model, seed=seed)
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
@@ -126,8 +126,8 @@ def test_wrappers_do_not_change_the_values() -> None:
             self._checkpoint_wrapped_module = inner
 
     plain, wrapped = Model(), Model()
-    ttrace.generate(plain)
-    ttrace.generate(Wrapper(wrapped))
+    ttrace.generate_parameters(plain)
+    ttrace.generate_parameters(Wrapper(wrapped))
     for name, value in plain.named_parameters():
         assert torch.equal(value, wrapped.get_parameter(name))
 
@@ -141,14 +141,14 @@ def test_dtype_only_rounds(dtype: torch.dtype) -> None:
 
 def test_the_random_state_is_untouched() -> None:
     model, state = Model(), torch.get_rng_state()
-    ttrace.generate(model)
+    ttrace.generate_parameters(model)
     ttrace.dropout_mask((8, 8), "dropout", p=0.5)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_parameters_stay_trainable_leaves() -> None:
     linear = nn.Linear(4, 4)
-    ttrace.generate(linear)
+    ttrace.generate_parameters(linear)
     linear(torch.ones(2, 4)).sum().backward()
     assert linear.weight.is_leaf
     assert linear.weight.grad is not None
@@ -160,7 +160,7 @@ def test_every_parameter_that_cannot_be_made_is_named_and_nothing_changes() -> N
     model.norm.to("meta")
     model.gated.weight = nn.Parameter(torch.zeros(64, dtype=torch.int8), requires_grad=False)
     with pytest.raises(UsageError) as refused:
-        ttrace.generate(model)
+        ttrace.generate_parameters(model)
     text = str(refused.value)
     assert "norm:param.weight: is on the meta device; call model.to_empty" in text
     assert "norm:param.bias: is on the meta device" in text
@@ -171,7 +171,7 @@ def test_every_parameter_that_cannot_be_made_is_named_and_nothing_changes() -> N
 @pytest.mark.parametrize("model", [nn.ReLU(), [], ["no module"]])
 def test_what_has_no_parameters_is_refused(model: nn.Module) -> None:
     with pytest.raises(UsageError, match=r"no parameters|needs the model"):
-        ttrace.generate(model)
+        ttrace.generate_parameters(model)
 
 
 def test_tensors_of_a_layout_are_parts_of_the_whole() -> None:

@@ -7,15 +7,16 @@ import math
 import pytest
 import torch
 
-from ttrace.compare import Measured, judge
+from ttrace.analysis.compare.compare import Measured, judge
+from ttrace.analysis.tolerance import Yardstick, tolerances
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.readings import Statistic
 from ttrace.core.record import Record
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.core.statistics import Accumulator, Statistics
-from ttrace.tolerance import Yardstick, tolerances
+from ttrace.core.statistics import Statistics
+from ttrace.measure.accumulator import Accumulator
 
 ID = TensorId.parse("step0/a:output.0")
 SHAPE = (4, 64, 128)

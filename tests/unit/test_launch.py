@@ -13,10 +13,10 @@ import pytest
 
 import tiny_train
 from invoking import Outcome, invoke, replay
-from ttrace import launch
-from ttrace.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.errors import CommandFailed, UsageError
-from ttrace.launch import TracedRun, prepare_folder, run_traced
+from ttrace.lab import launch
+from ttrace.lab.launch import TracedRun, prepare_folder, run_traced
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from ttrace.analysis.localize import localize
 from ttrace.core.ids import TensorId
 from ttrace.core.results import Culprit, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
-from ttrace.localize import localize
 
 EQUAL = Statistics(
     count=4,

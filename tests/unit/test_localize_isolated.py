@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 from test_localize import ROUNDED, STEP, id_of
 
+from ttrace.analysis.localize import localize_isolated
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.localize import localize_isolated
 
 
 def named(wrong: Mapping[str, Verdict] | str) -> list[tuple[str, str]]:

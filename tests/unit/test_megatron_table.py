@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from benchmarks.megatron.table import bug_rows, exact, layout_rows, silent, together
 
 

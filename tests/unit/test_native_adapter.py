@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from capturing import Calling, hook_count, record
-from ttrace.adapters import find_adapter
-from ttrace.adapters.native import NativeAdapter
+from ttrace.adapters.native.adapter import NativeAdapter
+from ttrace.adapters.registry import find_adapter
 from ttrace.core.layout import Layout
 
 PATHS = ["", "first", "body", "body.0", "body.1"]

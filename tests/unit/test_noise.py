@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from capturing import Recorded, attach, record
-from ttrace.adapters import find_adapter
+from ttrace.adapters.registry import find_adapter
 from ttrace.capture.noise import Noise
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from ttrace.adapters import find_adapter
+from ttrace.adapters.registry import find_adapter
 from ttrace.capture.recorder import Recorder
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import RankInfo
-from ttrace.core.writer import TraceWriter
+from ttrace.trace.writer import TraceWriter
 
 WHOLE = Layout.full((4,))
 

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
-from ttrace.compare import Measured, _leave_out_moved
+from ttrace.analysis.compare.compare import Measured, _leave_out_moved
+from ttrace.analysis.compare.tokens import moved_before, with_moves
+from ttrace.analysis.tolerance.moves import allowed_moves
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.core.statistics import Accumulator
-from ttrace.routing import allowed_moves, moved_before, with_moves
+from ttrace.measure.accumulator import Accumulator
 
 ID = TensorId(step=0, module="experts.0", kind=Kind.INPUT, slot="0")
 

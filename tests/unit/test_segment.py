@@ -14,9 +14,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from ttrace.core.record import Location
-from ttrace.core.segment import ALIGNMENT, DTYPE_NAMES, SegmentWriter
-from ttrace.core.writer import dtype_name, tensor_bytes
 from ttrace.errors import UsageError
+from ttrace.trace.dtypes import DTYPE_NAMES, dtype_name
+from ttrace.trace.segment import ALIGNMENT, SegmentWriter
+from ttrace.trace.writer import tensor_bytes
 
 SMALL_HEADER = 1 << 14
 BYTES_ONLY = (torch.complex64, torch.complex128, torch.float8_e4m3fnuz, torch.float8_e8m0fnu)

@@ -12,14 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core import kernel as kernel_module
-from ttrace.core import slices as slices_module
-from ttrace.core.blocks import blocks
-from ttrace.core.kernel import CompiledKernel, load_library
-from ttrace.core.kernel_python import PythonKernel
-from ttrace.core.slices import Slice
-from ttrace.core.statistics import Accumulator, Statistics
-from ttrace.core.sums import Kernel
+from ttrace.core.statistics import Slice, Statistics
+from ttrace.measure import kernel as kernel_module
+from ttrace.measure import slices as slices_module
+from ttrace.measure.accumulator import Accumulator
+from ttrace.measure.kernel import CompiledKernel, load_library
+from ttrace.measure.kernel_numpy import PythonKernel
+from ttrace.measure.sums import Kernel
+from ttrace.trace.blocks import blocks
 
 LIBRARY = load_library(Path(kernel_module.__file__).with_name("_kernel.so"))
 LEVELS = range(CompiledKernel(LIBRARY).best_level + 1) if LIBRARY else ()

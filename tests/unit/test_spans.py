@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from ttrace.core import spans
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.reader import Trace
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.core.spans import SpanReader
-from ttrace.core.writer import TraceWriter, dtype_name, tensor_bytes
 from ttrace.errors import CorruptTrace, UsageError
+from ttrace.trace import spans
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
+from ttrace.trace.writer import TraceWriter, tensor_bytes
 
 
 def write_one(root: Path, tensor: torch.Tensor, *, rank: int = 0, world_size: int = 1) -> Record:

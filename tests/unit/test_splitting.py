@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import ttrace
+from ttrace.capture.rounding import split
 from ttrace.errors import UsageError
-from ttrace.launch import TracedRun
-from ttrace.splitting import split
+from ttrace.lab.launch import TracedRun
 
 
 def linear(in_features: int, out_features: int, dtype: torch.dtype) -> nn.Linear:

@@ -16,16 +16,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core import kernel as kernel_module
-from ttrace.core.kernel import (
-    CompiledKernel,
-    default_kernel,
-    load_library,
-)
-from ttrace.core.kernel_python import PythonKernel
-from ttrace.core.statistics import Accumulator, Statistics
-from ttrace.core.sums import Kernel, Sums
+from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
+from ttrace.measure import kernel as kernel_module
+from ttrace.measure.accumulator import Accumulator
+from ttrace.measure.kernel import CompiledKernel, default_kernel, load_library
+from ttrace.measure.kernel_numpy import PythonKernel
+from ttrace.measure.sums import Kernel, Sums
 
 LIBRARY = load_library(Path(kernel_module.__file__).with_name("_kernel.so"))
 LEVELS = range(CompiledKernel(LIBRARY).best_level + 1) if LIBRARY else ()

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ttrace.analysis.tolerance import FACTOR, SCALAR_FLOOR_EPS, Yardstick, tolerances
+from ttrace.analysis.tolerance.factors import FACTORS
 from ttrace.core.ids import TensorId
 from ttrace.core.readings import Statistic
 from ttrace.core.results import Tolerance
-from ttrace.core.slices import Slice
-from ttrace.core.statistics import Statistics
-from ttrace.tolerance import FACTOR, SCALAR_FLOOR_EPS, Yardstick, tolerances
-from ttrace.tolerance.factors import FACTORS
+from ttrace.core.statistics import Slice, Statistics
 
 EPS = torch.finfo(torch.float32).eps
 EPS_BF16 = torch.finfo(torch.bfloat16).eps

@@ -16,14 +16,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ttrace.core import journal
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.reader import SpanReader, Trace
 from ttrace.core.record import ModuleInfo, RankInfo, Record, Summary
-from ttrace.core.segment import HEADER_BYTES
-from ttrace.core.writer import TraceWriter, dtype_name, tensor_bytes
 from ttrace.errors import CorruptTrace, TraceNotFound, UnsupportedTrace, UsageError
+from ttrace.trace import journal
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.reader import SpanReader, Trace
+from ttrace.trace.segment import HEADER_BYTES
+from ttrace.trace.writer import TraceWriter, tensor_bytes
 
 SUMMARY = Summary(steps=1, hooks_expected=3, hooks_fired=2, unfired=("step0/a:grad_input.0",))
 DTYPES = (
@@ -266,7 +267,7 @@ from pathlib import Path
 import torch
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import RankInfo, Record
-from ttrace.core.writer import TraceWriter
+from ttrace.trace.writer import TraceWriter
 
 def write_for_ever(root):
     writer = TraceWriter(root, RankInfo(rank=0, world_size=1))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 import xxhash
 
-from ttrace.core.adapter import Adapter
-from ttrace.core.writer import tensor_bytes
+from ttrace.adapters.base import Adapter
+from ttrace.trace.writer import tensor_bytes
 
 
 class Buffers:

@@ -15,15 +15,15 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ttrace.adapters.base import Adapter, Spot
+from ttrace.adapters.leaves import input_leaves, leaves, map_leaves
+from ttrace.capture.annotate import spot_of
 from ttrace.capture.calls import Call, Calls
 from ttrace.capture.noise import Noise
 from ttrace.capture.objects import ObjectMemory
 from ttrace.capture.recorder import Recorder
-from ttrace.core.adapter import Adapter, Spot
-from ttrace.core.annotation import spot_of
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.leaves import input_leaves, leaves, map_leaves
 
 
 class ModuleHooks:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-from ttrace.core.adapter import AroundBackward
+from ttrace.adapters.base import AroundBackward
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 import xxhash
 
-from ttrace.core.adapter import Adapter
+from ttrace.adapters.base import Adapter
 
 _NOISY = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 _ACCUMULATED_IN_OWN_DTYPE = frozenset({torch.float64, torch.float32})

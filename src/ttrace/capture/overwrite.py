@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import torch
 import xxhash
 
+from ttrace.adapters.base import Adapter, Rows
 from ttrace.capture.noise import Noise
-from ttrace.core.adapter import Adapter, Rows
-from ttrace.core.blocks import BlockReader, blocks, common_dtype
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor
-from ttrace.core.plan import Plan
-from ttrace.core.spans import SpanReader
+from ttrace.trace.blocks import BlockReader, blocks, common_dtype
+from ttrace.trace.plan import Plan
+from ttrace.trace.spans import SpanReader
 
 
 class Overwriter:

@@ -13,12 +13,12 @@ from dataclasses import replace
 import torch
 import xxhash
 
+from ttrace.adapters.base import Adapter, Spot
 from ttrace.capture.objects import ObjectMemory
-from ttrace.core.adapter import Adapter, Spot
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
-from ttrace.core.writer import TraceWriter, tensor_bytes
+from ttrace.trace.writer import TraceWriter, tensor_bytes
 
 _LOG = logging.getLogger("ttrace")
 _FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read

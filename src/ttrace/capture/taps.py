@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from ttrace.adapters.base import Adapter, Spot
+from ttrace.adapters.leaves import map_leaves
+from ttrace.capture.annotate import spot_of
 from ttrace.capture.calls import Call
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
-from ttrace.core.adapter import Adapter, Spot
-from ttrace.core.annotation import spot_of
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.leaves import map_leaves
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ttrace.adapters.base import Adapter
 from ttrace.capture.calls import Calls
 from ttrace.capture.hooks import eager
 from ttrace.capture.recorder import Recorder
-from ttrace.core.adapter import Adapter
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 

@@ -26,7 +26,7 @@ def check(
     json_file: Json = None,
 ) -> None:
     """Compare two traces."""
-    from ttrace.pipeline import check as run_check
+    from ttrace.analysis.check import check as run_check
 
     with comparing() as progress:
         result = run_check(reference, candidate, perturbed or [], progress, repeated=repeated)

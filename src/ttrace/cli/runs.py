@@ -25,10 +25,10 @@ from ttrace.cli.options import (
 from ttrace.cli.screen import comparing, finish, say, waiting, write_json
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
-from ttrace.launch import TracedRun, prepare_folder, run_traced
+from ttrace.lab.launch import TracedRun, prepare_folder, run_traced
 
 if TYPE_CHECKING:
-    from ttrace.experiment import Experiment
+    from ttrace.lab.experiment import Experiment
 
 
 def demo(
@@ -42,7 +42,7 @@ def demo(
 ) -> None:
     """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
     from ttrace.demo.bugs import BUGS  # imports torch.distributed: not for every command
-    from ttrace.experiment import Experiment
+    from ttrace.lab.experiment import Experiment
 
     if list_bugs:
         _print_bugs(BUGS, json_file)
@@ -127,7 +127,7 @@ def run(
     json_file: Json = None,
 ) -> None:
     """Run one command with tracing on."""
-    from ttrace.core.reader import Trace
+    from ttrace.trace.reader import Trace
 
     folder = prepare_folder(out)
     traced = TracedRun(
@@ -168,7 +168,7 @@ def _experiment(
     timeout: float,
     calibration_runs: int,
 ) -> Experiment:
-    from ttrace.experiment import Experiment
+    from ttrace.lab.experiment import Experiment
 
     return Experiment(
         reference=reference,
@@ -181,7 +181,7 @@ def _experiment(
 
 
 def _diff(experiment: Experiment, *, isolate: bool) -> CheckResult:
-    from ttrace.experiment import localized
+    from ttrace.lab.experiment import localized
 
     with comparing() as progress:
         result = experiment.compare(_run_and_wait, progress)

@@ -17,7 +17,7 @@ def show(
     json_file: Json = None,
 ) -> None:
     """What is in a trace; with an id, one tensor's statistics and its map of shards."""
-    from ttrace import inspection
+    from ttrace.analysis import inspect as inspection
     from ttrace.report.terminal import print_tensor, print_trace
 
     console = open_console(stderr=json_file == "-")
@@ -38,7 +38,7 @@ def export(
     json_file: Json = None,
 ) -> None:
     """Write one logical tensor, put together from all ranks, as a safetensors file."""
-    from ttrace import inspection
+    from ttrace.analysis import inspect as inspection
 
     facts = inspection.export(trace, tensor, file)
     say(f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", stderr=json_file == "-")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ttrace.core.coverage import Box, disjoint_covers, find_gaps
+from ttrace.core.cover import Box, disjoint_covers, find_gaps
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record
 

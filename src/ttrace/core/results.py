@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ttrace.core.detail import Detail, RunFacts
+from ttrace.core.evidence import Detail, RunFacts
 from ttrace.core.ids import TensorId
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.record import ModuleInfo

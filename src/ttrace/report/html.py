@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any
 
 from ttrace import report
-from ttrace.core.detail import Detail
+from ttrace.core.evidence import Detail
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.report import view
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ttrace.core.detail import Detail
+from ttrace.core.evidence import Detail
 from ttrace.core.ids import display_module
 from ttrace.core.results import CheckResult, Culprit, TensorResult, Verdict
 

@@ -9,7 +9,7 @@
 runs in a gloo process group, of one rank for the reference. The pytest plugin adds options.
 """
 
+from ttrace.lab.functions import WorkerPool
 from ttrace.testing.equivalence import NotEquivalent, assert_equivalent
-from ttrace.testing.process_group import WorkerPool
 
 __all__ = ["NotEquivalent", "WorkerPool", "assert_equivalent"]

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ttrace.core.results import CheckResult
-from ttrace.experiment import Experiment, localized
-from ttrace.launch import TracedRun
+from ttrace.lab.experiment import Experiment, localized
+from ttrace.lab.functions import TASK_SECONDS, WorkerPool, shared_pool
+from ttrace.lab.launch import TracedRun
 from ttrace.report import view
 from ttrace.report.html import render
 from ttrace.report.json_file import dumps
-from ttrace.testing.process_group import TASK_SECONDS, WorkerPool, shared_pool
 
 ENV_OUT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
 ENV_HTML = "TTRACE_PYTEST_HTML"  # folder for the report of every test, set by --ttrace-html

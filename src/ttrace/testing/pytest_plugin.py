@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ttrace.testing.process_group import WorkerPool
+    from ttrace.lab.functions import WorkerPool
 
 _OPTIONS = {"ttrace_out": "TTRACE_PYTEST_OUT", "ttrace_html": "TTRACE_PYTEST_HTML"}
 
@@ -40,7 +40,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def process_groups() -> Iterator[Callable[[int], WorkerPool]]:
     """`process_groups(4).run(4, function, *args)`: what `function` returned on every rank."""
-    from ttrace.testing.process_group import WorkerPool
+    from ttrace.lab.functions import WorkerPool
 
     pools: dict[int, WorkerPool] = {}
 

@@ -1,0 +1,173 @@
+"""What Megatron's optimizers hold for each parameter: the main copy, its gradient, its state.
+
+The distributed optimizer (ZeRO-1) gives each data-parallel rank a range of the flattened
+parameter; such a range is cut into boxes, which layouts can describe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
+from megatron.core.optimizer import optimizer as megatron_optimizer
+from torch import nn
+from torch.optim import Optimizer
+
+from ttrace.adapters.base import BeforeClip, BeforeReduction
+from ttrace.core.layout import Layout, Run
+
+Box = tuple[tuple[int, int], ...]  # start and stop of every dim
+
+
+class Optimizers:
+    """The optimizers inside the one that a script steps."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self._parts: list[Any] = []
+        for optimizer in given:
+            self._parts += getattr(optimizer, "chained_optimizers", [optimizer])
+        self._parts = [
+            part for part in self._parts if not getattr(part, "is_stub_optimizer", False)
+        ]
+        self._owner: dict[int, Any] = {}
+        self._mains: dict[int, torch.Tensor] = {}
+        for part in self._parts:
+            for parameter, main in _pairs(part):
+                self._owner[id(parameter)] = part
+                self._mains[id(parameter)] = main
+        self.gathers_late = any(
+            part.ddp_config.overlap_param_gather for part in self._parts if _is_sharded(part)
+        )
+
+    def inner(self) -> list[Optimizer]:
+        return [getattr(part, "optimizer", part) for part in self._parts]
+
+    @property
+    def shards(self) -> bool:
+        """Whether each data-parallel rank owns a range of every parameter only."""
+        return any(map(_is_sharded, self._parts))
+
+    def range_of(self, parameter: nn.Parameter) -> tuple[int, int] | None:
+        """The flat range of the parameter that this rank updates; None: all of it."""
+        if not self.shards:
+            return None
+        owner = self._owner.get(id(parameter))
+        if owner is None:
+            return 0, 0  # the whole parameter is another rank's
+        found = owner._get_model_param_range_map(parameter)["param"]  # noqa: SLF001
+        return found.start, found.end
+
+    def main(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        """What the inner optimizer updates."""
+        return self._mains.get(id(parameter))
+
+    def state(self, parameter: nn.Parameter) -> dict[str, Any]:
+        owner, main = self._owner.get(id(parameter)), self.main(parameter)
+        return {} if owner is None else dict(owner.optimizer.state.get(main, {}))
+
+
+def _is_sharded(part: Any) -> bool:
+    return hasattr(part, "model_param_group_index_map")
+
+
+def _pairs(part: Any) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+    """Model parameters and what the inner optimizer updates for them."""
+    groups = part.optimizer.param_groups
+    if _is_sharded(part):
+        for parameter, (group, place) in part.model_param_group_index_map.items():
+            yield parameter, groups[group]["params"][place]
+        return
+    for models, mains in zip(
+        getattr(part, "float16_groups", []),
+        getattr(part, "fp32_from_float16_groups", []),
+        strict=True,
+    ):
+        yield from zip(models, mains, strict=True)
+    copies = {id(main) for mains in getattr(part, "fp32_from_float16_groups", []) for main in mains}
+    for group in groups:
+        yield from ((p, p) for p in group["params"] if id(p) not in copies)
+
+
+def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """A range of the flattened tensor as boxes, in order."""
+    if start >= stop:
+        return
+    if len(shape) <= 1:
+        yield ((start, stop),) if shape else ()
+        return
+    row = math.prod(shape[1:])
+    first, last = -(-start // row), stop // row
+    if first > last:  # inside one row
+        inside = flat_boxes(shape[1:], start - last * row, stop - last * row)
+        yield from (((last, last + 1), *box) for box in inside)
+        return
+    head = flat_boxes(shape[1:], row - (first * row - start), row) if start < first * row else ()
+    yield from (((first - 1, first), *box) for box in head)
+    if first < last:
+        yield ((first, last), *((0, size) for size in shape[1:]))
+    yield from (((last, last + 1), *box) for box in flat_boxes(shape[1:], 0, stop - last * row))
+
+
+def box_layout(base: Layout, box: Box) -> Layout:
+    for dim, (start, stop) in enumerate(box):
+        base = base.take(dim, [Run(start, stop - start)])
+    return base
+
+
+def cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    return tensor[tuple(slice(*bounds) for bounds in box)]
+
+
+@contextmanager
+def watch_clipping(before: BeforeClip) -> Iterator[None]:
+    """Megatron's optimizers clip by a function of their own."""
+    original: Callable[..., None] = megatron_optimizer.clip_grad_by_total_norm_fp32
+
+    def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
+        norm = torch.tensor(float(total_norm), dtype=torch.float32)
+        used = before(norm)
+        total_norm = total_norm if used is None or used is norm else float(used)
+        original(parameters, max_norm, total_norm, *args, **kwargs)
+
+    megatron_optimizer.clip_grad_by_total_norm_fp32 = clip
+    try:
+        yield
+    finally:
+        megatron_optimizer.clip_grad_by_total_norm_fp32 = original
+
+
+@contextmanager
+def watch_accumulation(before: BeforeReduction) -> Iterator[None]:
+    """A group of buckets is reduced when every microbatch was added to it."""
+    original: Callable[..., None] = _ParamAndGradBucketGroup.start_grad_sync
+
+    def start(group: Any, *args: Any, **kwargs: Any) -> None:
+        before(group.params)
+        original(group, *args, **kwargs)
+
+    _ParamAndGradBucketGroup.start_grad_sync = start
+    try:
+        yield
+    finally:
+        _ParamAndGradBucketGroup.start_grad_sync = original
+
+
+@contextmanager
+def watch_reduction(after: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Every chunk, once its gradients are summed over data-parallel ranks and before more sums."""
+    original = DistributedDataParallel.finish_grad_sync
+
+    def finish(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        after(self)
+
+    DistributedDataParallel.finish_grad_sync = finish
+    try:
+        yield
+    finally:
+        DistributedDataParallel.finish_grad_sync = original

@@ -1,0 +1,1 @@
+"""Native PyTorch: DDP, FSDP2, DTensor and pipelining."""

@@ -1,0 +1,165 @@
+"""Stage 2 of 7: align.
+
+Enters: the records of a reference and a candidate. Leaves: for every id, which piece of which rank
+covers which part of the logical tensor, on both sides. Plans only: no tensor is built here, and
+nothing is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ttrace.analysis.align.batch import Batch, match_batches, own_batch
+from ttrace.analysis.align.padding import Crop, cropped, find_crop, padding_note, vocabulary_of
+from ttrace.analysis.align.place import OwnShape, PlaceKey, Placer
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.logical import LogicalTensor
+from ttrace.core.record import Record
+from ttrace.trace.plan import Place
+from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """One id on both sides; a side that cannot be put together says why in its problem."""
+
+    id: TensorId
+    reference: LogicalTensor | None
+    candidate: LogicalTensor | None
+    reference_problem: str = ""
+    candidate_problem: str = ""
+    # The side that lacks this id stored it under another one, because the tensor was the same
+    # object.
+    stored_elsewhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aligned:
+    """Everything that two traces say about each other's shape."""
+
+    tensors: tuple[Alignment, ...]
+    reference_batch: Batch
+    candidate_batch: Batch
+    consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
+    places: dict[PlaceKey, Place] = field(default_factory=dict)
+    crops: dict[TensorId, Crop] = field(default_factory=dict)  # where vocabularies end
+    notes: tuple[str, ...] = ()
+
+
+def align_one(trace: Trace, spans: SpanReader) -> dict[TensorId, LogicalTensor | str]:
+    """A trace by itself: the logical tensor of every id, or why there is none."""
+    placer = Placer(trace, own_batch(trace, spans))
+    return {
+        id_: placer.place(stored, placer.own_shape(stored))
+        for id_, records in trace.by_id().items()
+        if (stored := _stored(records))
+    }
+
+
+def align(
+    reference: Trace,
+    candidate: Trace,
+    *,
+    reference_spans: SpanReader,
+    candidate_spans: SpanReader,
+) -> Aligned:
+    """Both traces, the candidate placed in the logical shapes of the reference."""
+    reference_batch, candidate_batch = match_batches(
+        reference, candidate, reference_spans=reference_spans, candidate_spans=candidate_spans
+    )
+    ours, theirs = Placer(reference, reference_batch), Placer(candidate, candidate_batch)
+    vocabulary = vocabulary_of(reference, candidate)
+    crops: dict[TensorId, Crop] = {}
+    notes: list[str] = []
+    tensors = []
+    for id_ in {**reference.by_id(), **candidate.by_id()}:
+        expected, found = reference.by_id().get(id_), candidate.by_id().get(id_)
+        if id_.module in vocabulary and expected and found:
+            crop = find_crop(id_, expected, found)
+            if crop is not None:
+                if id_.kind is Kind.PARAM:
+                    notes.append(padding_note(id_, expected[0], found[0], crop))
+                crops[id_] = crop
+                expected, found = cropped(expected, crop), cropped(found, crop)
+        tensors.append(_align_id(id_, expected, found, ours, theirs))
+    return Aligned(
+        tensors=tuple(sorted(tensors, key=_execution_order)),
+        reference_batch=reference_batch,
+        candidate_batch=candidate_batch,
+        consumers=_consumers(candidate),
+        places=theirs.places,
+        crops=crops,
+        notes=tuple(notes),
+    )
+
+
+def _align_id(
+    id_: TensorId,
+    reference: list[Record] | None,
+    candidate: list[Record] | None,
+    ours: Placer,
+    theirs: Placer,
+) -> Alignment:
+    expected, found = _stored(reference or []), _stored(candidate or [])
+    if not expected or not found:
+        elsewhere = bool(reference and not expected) or bool(candidate and not found)
+        left, right = _placed(ours, expected), _placed(theirs, found)
+        return _alignment(id_, left, right, stored_elsewhere=elsewhere)
+    own = ours.own_shape(expected)
+    for shape in _shapes_to_try(own, theirs.own_shape(found)):
+        left, right = ours.place(expected, shape), theirs.place(found, shape)
+        if isinstance(left, LogicalTensor) and isinstance(right, LogicalTensor):
+            return Alignment(id=id_, reference=left, candidate=right)
+    if own.stacked:
+        problem = "its ranks hold different values and nothing says how they belong together"
+        return Alignment(id=id_, reference=None, candidate=None, reference_problem=problem)
+    return _alignment(id_, ours.place(expected, own), theirs.place(found, own))
+
+
+def _shapes_to_try(reference: OwnShape, candidate: OwnShape) -> list[OwnShape]:
+    """The reference's shape counts, unless it is a guess and the candidate knows better."""
+    return sorted({reference: 0, candidate: 1}, key=lambda own: (own.stacked, own.guessed))
+
+
+def _stored(records: list[Record]) -> list[Record]:
+    return [record for record in records if record.location is not None]
+
+
+def _placed(placer: Placer, records: list[Record]) -> LogicalTensor | str | None:
+    return placer.place(records, placer.own_shape(records)) if records else None
+
+
+def _alignment(
+    id_: TensorId,
+    reference: LogicalTensor | str | None,
+    candidate: LogicalTensor | str | None,
+    *,
+    stored_elsewhere: bool = False,
+) -> Alignment:
+    return Alignment(
+        id=id_,
+        reference=reference if isinstance(reference, LogicalTensor) else None,
+        candidate=candidate if isinstance(candidate, LogicalTensor) else None,
+        reference_problem=reference if isinstance(reference, str) else "",
+        candidate_problem=candidate if isinstance(candidate, str) else "",
+        stored_elsewhere=stored_elsewhere,
+    )
+
+
+def _execution_order(alignment: Alignment) -> tuple[int, int, TensorId]:
+    """Execution order of the reference; what only the candidate has comes last."""
+    for place, side in enumerate((alignment.reference, alignment.candidate)):
+        if side is not None and side.pieces:
+            return place, side.sequence, alignment.id
+    return 2, 0, alignment.id
+
+
+def _consumers(trace: Trace) -> dict[TensorId, tuple[TensorId, ...]]:
+    """For every stored tensor, the ids under which the same object was seen again."""
+    consumers: dict[TensorId, list[TensorId]] = {}
+    for id_, records in trace.by_id().items():
+        source = next((record.same_as for record in records if record.same_as is not None), None)
+        if source is not None:
+            consumers.setdefault(source, []).append(id_)
+    return {source: tuple(ids) for source, ids in consumers.items()}

@@ -1,0 +1,1 @@
+"""Stage 4 of 7: compare. Every verdict is made here."""

@@ -1,0 +1,110 @@
+"""One suspect in memory: both tensors whole and what every rank holds, for a diagnosis.
+
+Enters: blocks as they are read for the details. Leaves: a Suspect, unless the tensor is too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.trace.blocks import Index
+
+LARGEST = 1 << 23  # chosen: 64 MB as float64; larger suspects are drawn but not guessed about
+MOST_PIECES = 256  # chosen: as many as are drawn
+_LEFT = 0.1  # chosen: a guess explains 99% of the squared error, or it is none
+
+Place = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A tensor of both runs in float64, and what a guess may use."""
+
+    expected: Tensor
+    found: Tensor
+    allowed: float  # norm of the error that rounding explains
+    total: Tensor | None = None  # sum over all ranks that hold an element, where they disagree
+    holders: int = 1  # how many ranks that are
+    before: Tensor | None = None  # the candidate's value before the step
+    parts: Mapping[str, Sequence[Place]] = field(default_factory=dict)  # what each rank holds
+    cuts: tuple[int, ...] = ()  # for every dim, in how many parts the candidate holds it
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of mesh axes, and of microbatches
+
+    def fits(self, undone: Tensor, expected: Tensor | None = None) -> bool:
+        """Whether the tensor is right once a mistake is undone."""
+        error = float((undone - (self.expected if expected is None else expected)).norm())
+        return error <= self.allowed and error <= _LEFT * self.error
+
+    @property
+    def error(self) -> float:
+        return float((self.found - self.expected).norm())
+
+
+class Gathering:
+    """Both tensors whole, and what every rank holds, where they are small enough to guess about."""
+
+    def __init__(self, reference: LogicalTensor, candidate: LogicalTensor) -> None:
+        self._shape = reference.shape
+        pieces = (*candidate.pieces, *candidate.replicas)
+        self._candidate = candidate
+        held = sum(piece.layout.volume for piece in pieces if not piece.recompute)
+        self._holders = held / max(1, reference.volume)
+        self._is_small = reference.volume <= LARGEST and len(pieces) <= MOST_PIECES
+        size = self._shape if self._is_small else ()
+        self._expected, self._found, self._total = (
+            torch.zeros(size, dtype=torch.float64) for _ in range(3)
+        )
+        self._parts: dict[str, list[Place]] = {}
+        self._is_real = True
+
+    def add(self, expected: torch.Tensor, found: torch.Tensor, start: Index, stop: Index) -> None:
+        self._is_real = expected.is_floating_point() and found.is_floating_point()
+        if self._is_small and self._is_real:
+            self._expected[box_of(start, stop)] = expected.double()
+            self._found[box_of(start, stop)] = found.double()
+
+    def add_held(self, piece: Piece, values: torch.Tensor, start: Index, place: Place) -> None:
+        if not self._is_small or not values.is_floating_point() or piece.recompute:
+            return
+        moved = tuple(
+            slice(first + part.start, first + part.stop)
+            for first, part in zip(start, place, strict=True)
+        )
+        self._total[moved] += values.double()
+        if piece in self._candidate.pieces:
+            name = f"rank{'s' * (len(piece.ranks) > 1)} {', '.join(map(str, piece.ranks))}"
+            self._parts.setdefault(name, []).append(moved)
+
+    def suspect(
+        self,
+        allowed: float | None,
+        *,
+        before: torch.Tensor | None,
+        sizes: Mapping[str, int],
+        agrees: bool,
+    ) -> Suspect | None:
+        """Nothing where there is no tolerance, or the tensor is too large or of whole numbers."""
+        if allowed is None or not self._is_small or not self._is_real:
+            return None
+        runs = [piece.layout.runs for piece in self._candidate.pieces]
+        are_whole = self._holders == int(self._holders) > 1
+        return Suspect(
+            expected=self._expected,
+            found=self._found,
+            allowed=allowed,
+            total=self._total if are_whole and not agrees else None,
+            holders=int(self._holders),
+            before=before,
+            parts=self._parts,
+            cuts=tuple(len({held[dim] for held in runs}) for dim in range(len(self._shape))),
+            sizes=sizes,
+        )
+
+
+def box_of(start: Index, stop: Index) -> Place:
+    return tuple(slice(low, high) for low, high in zip(start, stop, strict=True))

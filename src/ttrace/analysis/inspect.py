@@ -1,0 +1,160 @@
+"""Looking into one trace: what it holds, one tensor put together, one tensor exported."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from ttrace.analysis.align import align_one
+from ttrace.core.ids import TensorId
+from ttrace.core.logical import LogicalTensor
+from ttrace.core.statistics import Statistics
+from ttrace.errors import CannotCompare, UsageError
+from ttrace.measure.accumulator import Accumulator
+from ttrace.trace.blocks import BlockReader, blocks, common_dtype
+from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorView:
+    """One logical tensor of a trace with the statistics of its values."""
+
+    id: TensorId
+    tensor: LogicalTensor
+    statistics: Statistics | None  # None while parts are missing
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.statistics
+        return {
+            "id": str(self.id),
+            "shape": list(self.tensor.shape),
+            "dtype": self.tensor.dtype,
+            "norm": None if found is None else found.reference_norm,
+            "nonfinite": None if found is None else found.nonfinite_reference,
+            "pieces": [
+                {
+                    "ranks": list(piece.ranks),
+                    "microbatches": sorted({record.microbatch for record in piece.records}),
+                    "role": role,
+                    "recompute": piece.recompute,
+                    "layout": str(piece.layout),
+                }
+                for role, pieces in (
+                    ("shard", self.tensor.pieces),
+                    ("replica", self.tensor.replicas),
+                )
+                for piece in pieces
+            ],
+            "gaps": [str(gap) for gap in self.tensor.gaps],
+            "notes": list(self.tensor.notes),
+        }
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """What is in a trace: ranks, steps, kinds, sizes, and what was not captured."""
+    trace = Trace.open(path)
+    info = next(iter(trace.ranks.values())).info
+    stored = [r for rank in trace.ranks.values() for r in rank.records if r.location is not None]
+    spans = {
+        (record.rank, record.location): record.location.size_bytes
+        for record in stored
+        if record.location
+    }
+    summaries = [rank.summary for rank in trace.ranks.values() if rank.summary is not None]
+    return {
+        "path": str(path),
+        "world_size": trace.world_size,
+        "missing_ranks": list(trace.missing_ranks),
+        "unfinished_ranks": [
+            r for r, found in sorted(trace.ranks.items()) if found.summary is None
+        ],
+        "steps": list(trace.steps),
+        "adapter": info.adapter,
+        "device": info.device,
+        "noise_seed": info.perturbed,
+        "axes": {axis: size for axis, (_, size) in info.axes.items()},
+        "versions": info.versions,
+        "facts": info.facts,
+        "modules": len(info.modules),
+        "tensors": len(trace.by_id()),
+        "kinds": dict(Counter(id_.kind.value for id_ in trace.by_id())),
+        "size_bytes": sum(spans.values()),
+        "hooks_expected": sum(s.hooks_expected for s in summaries),
+        "hooks_fired": sum(s.hooks_fired for s in summaries),
+        "unfired": sorted({id_ for s in summaries for id_ in s.unfired}),
+        "never_called": sorted({path for s in summaries for path in s.never_called}),
+        "faults": sorted({fault for s in summaries for fault in s.faults}),
+        "notes": [note for rank in trace.ranks.values() for note in rank.notes],
+        "ids": [str(id_) for id_ in trace.by_id()],
+    }
+
+
+def view(path: Path, name: str) -> TensorView:
+    """One tensor of a trace, put together from its shards."""
+    id_ = TensorId.parse(name)
+    trace = Trace.open(path)
+    with SpanReader(trace.path) as spans:
+        tensor = _find(trace, id_, spans)
+        statistics = None
+        if not tensor.gaps:
+            reader, whole = BlockReader(spans), Accumulator()
+            for start, stop in blocks(tensor.shape):
+                values = reader.read(tensor.pieces, tensor.shape, start, stop)
+                whole.update(values, values)
+            reader.finish(tensor)
+            statistics = whole.result()
+    return TensorView(id=id_, tensor=tensor, statistics=statistics)
+
+
+def export(path: Path, name: str, file: Path) -> dict[str, Any]:
+    """Write one logical tensor as a safetensors file under its id."""
+    id_ = TensorId.parse(name)
+    trace = Trace.open(path)
+    if file.exists():
+        raise UsageError(f"{file} exists: choose another name, or remove it")
+    with SpanReader(trace.path) as spans:
+        tensor = _find(trace, id_, spans)
+        if tensor.gaps:
+            raise CannotCompare(
+                f"{name} is not complete in {path}: no rank holds {tensor.gaps[0]}; "
+                "`ttrace show` draws the map of its shards"
+            )
+        reader = BlockReader(spans)
+        dtype = common_dtype(tensor.pieces)
+        whole = torch.empty(math.prod(tensor.shape), dtype=dtype).reshape(tensor.shape)
+        for start, stop in blocks(tensor.shape):
+            box = tuple(slice(low, high) for low, high in zip(start, stop, strict=True))
+            whole[box] = reader.read(tensor.pieces, tensor.shape, start, stop)
+        reader.finish(tensor)
+    try:
+        save_file({name: whole}, file)
+    except SafetensorError as error:
+        raise UsageError(f"cannot write {file}: {error}; choose another place") from error
+    return {
+        "id": name,
+        "file": str(file),
+        "shape": list(tensor.shape),
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def _find(trace: Trace, id_: TensorId, spans: SpanReader) -> LogicalTensor:
+    records = trace.by_id().get(id_)
+    if records is None:
+        near = [str(other) for other in trace.by_id() if other.module == id_.module][:5]
+        hint = f"of this module it has {', '.join(near)}" if near else "`ttrace show` lists its ids"
+        raise UsageError(f"{trace.path} has no tensor {id_}; {hint}")
+    if all(record.location is None for record in records):
+        raise UsageError(f"{id_} is the same tensor as {records[0].same_as}: ask for that")
+    tensor = align_one(trace, spans)[id_]
+    if isinstance(tensor, str):
+        raise CannotCompare(f"{id_} cannot be put together: {tensor}")
+    return tensor

@@ -1,0 +1,193 @@
+"""Stage 5 of 7: localize, from an isolated run.
+
+Enters: verdicts of a run in which every module, and every stage after backward, started from the
+reference's values. Leaves: every segment that is itself wrong. A segment lies between two
+overwritten points, so what is wrong at its end was made wrong inside it; several bugs are all
+named, and consequences are not. Every step starts from the reference's parameters and state, so
+each is judged by itself.
+
+    wrong point (recorded before it was overwritten)    blamed
+    parameter at the start of a later step              the gather of that parameter
+    output of a module                                  that module, forward
+    input of a module                                   the code of its parent, forward
+    gradient that reaches a module's output             the code of its parent, backward
+    gradient that leaves a module's input               that module, backward
+    local gradient of a parameter                       that module, weight gradient
+    replicas of it disagree                             that module, gradient reduction
+    gradient given to the reduction, local one right    the accumulation of gradients
+    reduced or main gradient, local one right           the reduction or accumulation of gradients
+    gradient norm that is not that of the gradients     gradient clipping
+    clipped gradient                                    gradient clipping
+    state of the optimizer, or new parameter            the optimizer step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from ttrace.analysis.localize.after_backward import stages_after_backward
+from ttrace.analysis.localize.findings import caller_of, parent_of, why
+from ttrace.analysis.localize.plain import before_forward
+from ttrace.core.ids import Kind, TensorId, display_module
+from ttrace.core.results import Culprit, TensorResult, Verdict
+
+_IN_MODULE = {
+    Kind.OUTPUT: "forward",
+    Kind.GRAD_INPUT: "backward",
+    Kind.GRAD: "weight gradient",
+}
+_OF_PARAMETER = frozenset(
+    {
+        *(Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD),
+        *(Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM),
+    }
+)
+_IN_PARENT = {Kind.INPUT: "forward", Kind.GRAD_OUTPUT: "backward"}
+
+
+def localize_isolated(
+    results: Sequence[TensorResult],
+    *,
+    unfired: Set[str] = frozenset(),
+    displaced: Set[TensorId] = frozenset(),
+) -> tuple[Culprit, ...]:
+    """Every segment that is itself wrong, in execution order; empty when nothing failed.
+
+    `unfired` are ids of gradients that were waited for in vain. `displaced` are ids inside experts
+    to which other tokens came: no gradient of their parameters can be that of the reference.
+    """
+    start = before_forward(results)
+    if start:
+        return start
+    steps: dict[int, list[TensorResult]] = {}
+    for result in results:
+        steps.setdefault(result.id.step, []).append(result)
+    return _merged(
+        [
+            (step, culprit)
+            for step in sorted(steps)
+            for culprit in _of_step(steps[step], unfired, displaced)
+        ]
+    )
+
+
+def _of_step(
+    results: Sequence[TensorResult], unfired: Set[str], displaced: Set[TensorId]
+) -> tuple[Culprit, ...]:
+    known = {result.id.module for result in results}
+    cut, unreached = _cut_graph(results, unfired)
+    segments: dict[tuple[str, str], list[TensorResult]] = {}
+    for result in results:
+        failed = result.verdict.is_failure and result.id not in unreached
+        failed = failed and not (result.id.kind is Kind.GRAD and result.id in displaced)
+        if failed and (place := _segment(result, known)) is not None:
+            segments.setdefault(place, []).append(result)
+    if any(part == "forward" for _, part in segments):
+        cut = ()  # nobody used an output: what the wrong forward does
+    for where in [where for where, part in segments if part == "backward"]:
+        # Both come from the gradient inside the module: one place, not two.
+        segments[where, "backward"] += segments.pop((where, "weight gradient"), [])
+    culprits = tuple(
+        Culprit(
+            where=where,
+            part=part,
+            reason=f"given the reference's values, {_points(found)}",
+            evidence=tuple(result.id for result in found),
+        )
+        for (where, part), found in segments.items()
+        # What a wrong forward does to the same segment's backward is its consequence.
+        if part == "forward" or (where, "forward") not in segments
+    )
+    consequences = _consequences(results, {where for where, _ in segments})
+    return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
+
+
+def _cut_graph(
+    results: Sequence[TensorResult], unfired: Set[str]
+) -> tuple[tuple[Culprit, ...], set[TensorId]]:
+    """Where a tensor lost its way back, and all that backward therefore never reached."""
+    missing = [
+        result
+        for result in results
+        if result.verdict is Verdict.MISSING
+        and (result.id.kind.is_gradient_of_activation or result.id.kind is Kind.GRAD)
+    ]
+    if not missing:
+        return (), set()
+    first = min(missing, key=lambda result: result.order)
+    module = first.id.module
+    # An input that needs no gradient was cut off before it came to the module.
+    before = first.id.kind is Kind.GRAD_INPUT and str(first.id) not in unfired
+    parameters = {(r.id.module, r.id.slot) for r in missing if r.id.kind is Kind.GRAD}
+    unreached = {result.id for result in missing} | {
+        result.id
+        for result in results
+        if result.id.kind in _OF_PARAMETER
+        and (result.id.module, result.id.slot.partition(".")[0]) in parameters
+    }
+    culprit = Culprit(
+        where=display_module(parent_of(module) if before else module),
+        part="backward",
+        reason=f"the reference has a {_name(first)}, the candidate has none: a tensor was cut off "
+        f"from autograd (detach, no_grad, data), and {len(missing)} gradients are never made",
+        evidence=(first.id,),
+    )
+    return (culprit,), unreached
+
+
+def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[TensorId]:
+    """Local gradients are not overwritten, so a wrong one makes a wrong main gradient."""
+    local = {(r.id.module, r.id.slot): r for r in results if r.id.kind is Kind.GRAD}
+
+    def is_consequence(result: TensorResult) -> bool:
+        in_wrong_module = display_module(result.id.module) in wrong
+        if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD):
+            source = local.get((result.id.module, result.id.slot))
+            return in_wrong_module if source is None else source.verdict.is_failure
+        return result.id.kind is Kind.BUFFER and in_wrong_module
+
+    return {result.id for result in results if is_consequence(result)}
+
+
+def _merged(found: Sequence[tuple[int, Culprit]]) -> tuple[Culprit, ...]:
+    """One culprit for what is wrong in several steps, told by the first of them."""
+    first: dict[tuple[str, str], Culprit] = {}
+    steps: dict[tuple[str, str], list[int]] = {}
+    for step, culprit in found:
+        place = (culprit.where, culprit.part)
+        first.setdefault(place, culprit)
+        steps.setdefault(place, []).append(step)
+    return tuple(
+        culprit
+        if steps[place] == [0]
+        else replace(culprit, reason=f"{culprit.reason} (step {', '.join(map(str, steps[place]))})")
+        for place, culprit in first.items()
+    )
+
+
+def _segment(result: TensorResult, known: Set[str]) -> tuple[str, str] | None:
+    kind, module = result.id.kind, result.id.module
+    if kind is Kind.LOSS:
+        return "loss", "forward"
+    if kind is Kind.PARAM:
+        return display_module(module), "parameter gather"
+    if kind is Kind.GRAD and result.verdict is Verdict.CONFLICT:
+        return display_module(module), "gradient reduction"
+    if kind in _IN_MODULE:
+        return display_module(module), _IN_MODULE[kind]
+    if kind in _IN_PARENT:
+        if module == "":
+            return ("loss" if kind is Kind.GRAD_OUTPUT else "model input"), _IN_PARENT[kind]
+        return display_module(caller_of(module, known)), _IN_PARENT[kind]
+    return None
+
+
+def _points(found: Sequence[TensorResult]) -> str:
+    first = found[0]
+    more = f" (and {len(found) - 1} more points)" if len(found) > 1 else ""
+    return f"{_name(first)} is wrong: {why(first)}{more}"
+
+
+def _name(result: TensorResult) -> str:
+    return f"{result.id.kind.value.replace('_', ' ')} of {display_module(result.id.module)}"

@@ -1,0 +1,173 @@
+"""Stage 3 of 7: tolerance.
+
+Enters: statistics of perturbed references against the reference. Leaves: for every id, how far
+rounding may move it. It must not know the candidate.
+
+    tolerance = factor * max(noise, floor)
+
+`noise` is the largest distance between the reference and a perturbed reference. `floor` stands in
+where one draw says too little: tensors that no perturbation reached, scalars, tiny ones and zeros.
+Finer statistics have limits of their own, by the same rule (finer.py); the factors are in one
+place (factors.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from ttrace.analysis.tolerance.factors import (
+    CHOICES_FACTOR,
+    CHOICES_MORE,
+    FACTOR,
+    ISOLATED_FACTOR,
+    TINY,
+    widening,
+)
+from ttrace.analysis.tolerance.finer import Correlation, correlations, family, finer_limits
+from ttrace.analysis.tolerance.floors import Peers, loss_floors, norm_floors
+from ttrace.analysis.tolerance.yardstick import Yardstick
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.readings import Statistic
+from ttrace.core.results import Limit, Tolerance
+from ttrace.trace.dtypes import torch_dtype
+
+__all__ = ["FACTOR", "ISOLATED_FACTOR", "SCALAR_FLOOR_EPS", "Yardstick", "tolerances"]
+
+# A scalar is one draw; clean clip norms reached 4.75 fp32 eps (measured), so 3 * 16 leaves room.
+SCALAR_FLOOR_EPS = 16.0
+
+# What was multiplied by a clipped gradient's coefficient; second moments take its square.
+_SCALED_BY_NORM = {Kind.CLIPPED_GRAD: 1.0, Kind.OPTIMIZER: 2.0}
+
+
+def tolerances(
+    yardsticks: Mapping[TensorId, Yardstick], *, isolated: bool = False
+) -> dict[TensorId, Tolerance]:
+    """The tolerance of every id that at least one perturbed reference has too."""
+    floors = {Kind.LOSS: loss_floors(yardsticks), Kind.GRAD_NORM: norm_floors(yardsticks)}
+    peers = Peers.of(yardsticks)
+    shared = correlations(yardsticks)
+    allowed = {
+        id_: _tolerance(
+            id_,
+            yardstick,
+            summary_floor=floors.get(id_.kind, {}).get(id_.step, 0.0),
+            peers=peers,
+            correlation=shared.get(family(id_), Correlation()),
+            isolated=isolated,
+        )
+        for id_, yardstick in yardsticks.items()
+        if yardstick.noise
+    }
+    for id_, tolerance in allowed.items():
+        if id_.kind in _SCALED_BY_NORM:
+            allowed[id_] = _with_norm(id_, tolerance, yardsticks, allowed)
+    for id_ in allowed:
+        if id_.kind is Kind.PARAM and id_.step > 0:
+            updated = replace(id_, step=id_.step - 1, kind=Kind.PARAM_AFTER)
+            allowed[id_] = allowed.get(updated, allowed[id_])
+    return {id_: _binding(tolerance) for id_, tolerance in allowed.items()}
+
+
+def _tolerance(
+    id_: TensorId,
+    yardstick: Yardstick,
+    *,
+    summary_floor: float,
+    peers: Peers,
+    correlation: Correlation,
+    isolated: bool,
+) -> Tolerance:
+    dtype = torch_dtype(yardstick.dtype)
+    if not dtype.is_floating_point or _is_exact(id_):
+        return _of_choices(id_, yardstick)
+    wider = widening(yardstick.dtype, isolated=isolated)
+    factor = FACTOR * wider
+    noise = yardstick.noise_norm
+    floor, source = _floor(id_, yardstick, float(torch.finfo(dtype).eps), peers)
+    if summary_floor > floor:
+        floor, source = summary_floor, "noise of the tensors it summarises"
+    if noise >= floor:
+        source = "noise of perturbed reference"
+    return Tolerance(
+        error_norm=factor * max(noise, floor),
+        source=f"{factor:g} x {source}",
+        limits=finer_limits(
+            yardstick,
+            norm_floor=floor,
+            widening=wider * _SCALED_BY_NORM.get(id_.kind, 1.0),
+            correlation=correlation,
+        ),
+    )
+
+
+def _floor(id_: TensorId, yardstick: Yardstick, eps: float, peers: Peers) -> tuple[float, str]:
+    """What stands in for noise where one draw says too little, and why."""
+    norm = yardstick.reference_norm
+    if id_.kind is Kind.GRAD_NORM:
+        # Added up in fp32; in a lower dtype only the few results of its steps are rounded.
+        few = max(eps, SCALAR_FLOOR_EPS * float(torch.finfo(torch.float32).eps))
+        return few * norm, "rounding of a norm"
+    if id_.kind is Kind.PARAM_AFTER:
+        return yardstick.jump, "what rounding does to one element of the update"
+    if norm == 0:
+        return eps * peers.norm(id_), "eps of tensors of its kind, since it is zero"
+    floor, source = eps * norm, "eps of its dtype"
+    if yardstick.volume == 1:
+        floor, source = SCALAR_FLOOR_EPS * eps * norm, f"{SCALAR_FLOOR_EPS:g} eps"
+    summary = id_.kind is Kind.LOSS  # which has a floor of its own
+    if yardstick.volume < TINY and not summary and peers.relative_noise(id_) * norm > floor:
+        floor, source = peers.relative_noise(id_) * norm, "noise of tensors of its kind"
+    return floor, source
+
+
+def _of_choices(id_: TensorId, yardstick: Yardstick) -> Tolerance:
+    """Whole numbers must be equal, but for close calls that noise decides otherwise too."""
+    flips = max(statistics.unequal for statistics in yardstick.noise)
+    if flips == 0 or _is_exact(id_):
+        return Tolerance(error_norm=0.0, source="must be equal")
+    most = CHOICES_FACTOR * flips + CHOICES_MORE
+    return Tolerance(
+        error_norm=math.inf,
+        source=f"{CHOICES_FACTOR:g} x choices that noise changed, and {CHOICES_MORE:g} more",
+        limits=(Limit(statistic=Statistic.CHOICES, dims=(), allowed=most),),
+    )
+
+
+def _binding(tolerance: Tolerance) -> Tolerance:
+    """Without limits that can only be exceeded when the norm's is: no part is larger than all."""
+    limits = tuple(
+        limit
+        for limit in tolerance.limits
+        if limit.statistic is Statistic.CHOICES or limit.allowed < tolerance.error_norm
+    )
+    return replace(tolerance, limits=limits)
+
+
+def _is_exact(id_: TensorId) -> bool:
+    """Nothing was computed yet, or only counted."""
+    counted = id_.kind is Kind.OPTIMIZER and id_.slot.endswith(".step")
+    return counted or (id_.kind is Kind.PARAM and id_.step == 0)
+
+
+def _with_norm(
+    id_: TensorId,
+    tolerance: Tolerance,
+    yardsticks: Mapping[TensorId, Yardstick],
+    allowed: Mapping[TensorId, Tolerance],
+) -> Tolerance:
+    """What the norm may be off by relatively, all that is scaled by it may be off too."""
+    norm = TensorId(step=id_.step, module="", kind=Kind.GRAD_NORM)
+    if norm not in allowed or _is_exact(id_):
+        return tolerance
+    size = yardsticks[norm].reference_norm
+    share = allowed[norm].error_norm / size if size else 0.0
+    scaled = _SCALED_BY_NORM[id_.kind] * share * yardsticks[id_].reference_norm
+    limits = tuple(replace(limit, allowed=limit.allowed + scaled) for limit in tolerance.limits)
+    if scaled <= tolerance.error_norm:
+        return replace(tolerance, limits=limits)
+    return Tolerance(error_norm=scaled, source="tolerance of the gradient norm", limits=limits)

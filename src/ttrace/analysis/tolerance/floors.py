@@ -1,0 +1,102 @@
+"""Floors from other tensors: what a loss and a norm summarise, and what tensors of a kind share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ttrace.analysis.tolerance.factors import TINY
+from ttrace.analysis.tolerance.yardstick import Yardstick
+from ttrace.core.ids import Kind, TensorId
+
+Family = tuple[int, Kind]
+
+
+def norm_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
+    """How far the noise of the main gradients moves their norm N, to second order.
+
+    A random change d of the n elements of a gradient g is nearly orthogonal to it: it moves N by
+    about |g| |d| / sqrt(n) / N, and always makes it larger by |d|^2 / 2N.
+    """
+    squares: dict[int, list[float]] = {}
+    for id_, gradient in yardsticks.items():
+        if id_.kind is Kind.MAIN_GRAD and gradient.noise:
+            change = gradient.noise_norm
+            size = gradient.reference_norm
+            along = (size * change) ** 2 / max(1, gradient.volume)
+            sums = squares.setdefault(id_.step, [0.0, 0.0, 0.0])
+            for index, square in enumerate((size**2, along, change**2)):
+                sums[index] += square
+    return {
+        step: (math.sqrt(along) + across / 2) / math.sqrt(size)
+        for step, (size, along, across) in squares.items()
+        if size
+    }
+
+
+def loss_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
+    """How far the noise of the model's last output moves the loss, to first order.
+
+    One draw of a scalar can be near zero. A random change d of the n elements behind it with
+    gradient g moves it by about |g| |d| / sqrt(n).
+    """
+    floors: dict[int, float] = {}
+    latest: dict[int, int] = {}
+    for id_, output in yardsticks.items():
+        gradient = yardsticks.get(
+            TensorId(
+                step=id_.step,
+                module=id_.module,
+                kind=Kind.GRAD_OUTPUT,
+                slot=id_.slot,
+                call=id_.call,
+            )
+        )
+        if (
+            id_.kind is not Kind.OUTPUT
+            or gradient is None
+            or not gradient.noise
+            or not output.noise
+        ):
+            continue
+        if output.volume > 1 and output.sequence > latest.get(id_.step, -1):
+            latest[id_.step] = output.sequence
+            change = output.noise_norm
+            slope = gradient.reference_norm
+            floors[id_.step] = change * slope / math.sqrt(output.volume)
+    return floors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """Medians over the tensors of one step and kind."""
+
+    norms: Mapping[Family, float]  # of those that are not zero
+    noises: Mapping[Family, float]  # relative, of those that are not tiny
+
+    @classmethod
+    def of(cls, yardsticks: Mapping[TensorId, Yardstick]) -> Peers:
+        norms: dict[Family, list[float]] = {}
+        noises: dict[Family, list[float]] = {}
+        for id_, yardstick in yardsticks.items():
+            if yardstick.noise and yardstick.reference_norm > 0:
+                norms.setdefault((id_.step, id_.kind), []).append(yardstick.reference_norm)
+                if yardstick.volume >= TINY:
+                    relative = yardstick.noise_norm / yardstick.reference_norm
+                    noises.setdefault((id_.step, id_.kind), []).append(relative)
+        return cls(
+            norms={key: _median(values) for key, values in norms.items()},
+            noises={key: _median(values) for key, values in noises.items()},
+        )
+
+    def norm(self, id_: TensorId) -> float:
+        return self.norms.get((id_.step, id_.kind), 0.0)
+
+    def relative_noise(self, id_: TensorId) -> float:
+        return self.noises.get((id_.step, id_.kind), 0.0)
+
+
+def _median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -1,0 +1,114 @@
+"""Measuring: the statistics of one logical tensor against its reference, in one pass over both.
+
+Enters: pairs of equally shaped CPU tensors, block by block, in any dtype. Leaves: one frozen
+`Statistics`. Whether its numbers are acceptable is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ttrace.core.statistics import Statistics
+from ttrace.errors import UsageError
+from ttrace.measure.kernel import default_kernel
+from ttrace.measure.slices import SliceSums
+from ttrace.measure.sums import NO_SQUARES, Kernel, Sums
+
+
+class Accumulator:
+    """Adds up the statistics of one logical tensor from its pieces.
+
+    With its shape it also tells where: then the pieces are blocks in row-major order. Without,
+    pieces may come in any order.
+    """
+
+    __slots__ = ("_count", "_kernel", "_shape", "_slices", "_sums", "_ulp", "_worst")
+
+    def __init__(self, kernel: Kernel | None = None, *, shape: Sequence[int] | None = None) -> None:
+        self._kernel = default_kernel() if kernel is None else kernel
+        self._count = 0
+        self._sums = Sums()
+        self._shape = None if shape is None else tuple(shape)
+        self._slices = SliceSums(() if shape is None else shape)
+        self._worst: tuple[int, ...] = ()
+        self._ulp = True
+
+    def update(
+        self, reference: torch.Tensor, candidate: torch.Tensor, start: Sequence[int] = ()
+    ) -> None:
+        """A piece that is not contiguous is copied; keep those to about a million elements.
+
+        `start` is the place of a block in the logical tensor.
+        """
+        if reference.shape != candidate.shape:
+            raise UsageError(
+                f"cannot compare a reference of shape {list(reference.shape)} with a candidate of "
+                f"shape {list(candidate.shape)}: merge and slice both to the same piece first"
+            )
+        size = tuple(reference.shape)
+        is_complex = reference.is_complex() or candidate.is_complex()
+        if is_complex:
+            reference, candidate = _as_real(reference), _as_real(candidate)
+        self._ulp &= reference.dtype == candidate.dtype and reference.is_floating_point()
+        reference, candidate = _flat(reference), _flat(candidate)
+        self._count += reference.numel()
+        if is_complex:
+            self._shape = None  # parts of a number are no dim of the tensor
+        if self._shape is None:
+            self._kernel.add(reference[None], candidate[None], self._sums)
+            return
+        self._add_block(reference, candidate, tuple(start) or (0,) * len(size), size)
+
+    def _add_block(
+        self,
+        reference: torch.Tensor,
+        candidate: torch.Tensor,
+        start: tuple[int, ...],
+        size: tuple[int, ...],
+    ) -> None:
+        wanted = self._slices.wanted
+        squares = self._slices.squares(start, size) if wanted else NO_SQUARES
+        rows = 1 if squares.rows is None else squares.rows.size
+        self._sums.worst = -1
+        self._kernel.add(reference.view(rows, -1), candidate.view(rows, -1), self._sums, squares)
+        if wanted:
+            self._slices.add(squares, start, size)
+        if self._sums.worst >= 0:
+            inside = np.unravel_index(self._sums.worst, size)
+            self._worst = tuple(a + int(b) for a, b in zip(start, inside, strict=True))
+
+    def result(self) -> Statistics:
+        sums = self._sums
+        return Statistics(
+            count=self._count,
+            error_norm=math.sqrt(sums.error_squared),
+            reference_norm=math.sqrt(sums.reference_squared),
+            candidate_norm=math.sqrt(sums.candidate_squared),
+            dot=sums.reference_squared + sums.error_dot,
+            max_error=sums.max_error,
+            error_sum=sums.error_sum,
+            nonfinite_reference=sums.nonfinite_reference,
+            nonfinite_candidate=sums.nonfinite_candidate,
+            unequal=sums.unequal,
+            same_bits=sums.different_bits == 0,
+            max_ulp=sums.max_ulp if self._ulp else None,
+            worst_element=self._worst,
+            slices=self._slices.worst() if self._shape and sums.error_squared else (),
+        )
+
+
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_complex():
+        return torch.stack([tensor, torch.zeros_like(tensor)], dim=-1)
+    return torch.view_as_real(tensor.resolve_conj())
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Kernels read memory: a lazy negation or a gap between elements would be invisible to them."""
+    if tensor.device.type != "cpu":
+        raise UsageError(f"cannot compare a tensor on {tensor.device}: move it to the CPU first")
+    return tensor.detach().resolve_neg().contiguous().view(-1)

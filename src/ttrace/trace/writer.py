@@ -1,0 +1,120 @@
+"""Writing a trace: what one rank puts on disk while it trains.
+
+    TRACE/rank-00003/manifest.json          who this rank is; written first, in one move
+                     journal.jsonl          a line for every record, after its bytes are written
+                     seg-00000.safetensors  the bytes
+
+Enters: records with their CPU tensors. Leaves: records that know where their bytes are. A killed
+process loses at most the record it was writing. It must not know hooks, frameworks or devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import threading
+from pathlib import Path
+
+import torch
+
+from ttrace.core.record import RankInfo, Record, Summary
+from ttrace.errors import UsageError
+from ttrace.trace import journal
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.segment import SegmentWriter
+
+
+class TraceWriter:
+    """The folder of one rank in the trace `folder`. Hooks may call it from several threads."""
+
+    def __init__(self, folder: Path, info: RankInfo) -> None:
+        self.folder = folder / journal.rank_folder(info.rank)
+        self._lock = threading.Lock()
+        self._fd = _claim(self.folder, info.rank)
+        self._segments = SegmentWriter(self.folder)
+        try:
+            _write_manifest(self.folder, info)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def write(self, record: Record, tensor: torch.Tensor) -> Record:
+        """Write the bytes of `tensor`, then the journal line; the record with its location."""
+        if record.shape != tuple(tensor.shape) or record.dtype != dtype_name(tensor.dtype):
+            raise UsageError(
+                f"the record of {record.id} says {record.dtype} {record.shape}, its tensor is "
+                f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
+            )
+        data = tensor_bytes(tensor)
+        with self._lock:
+            self._require_open()
+            location = self._segments.append(
+                data,
+                dtype=record.dtype,
+                shape=record.shape,
+                name=f"{record.id}@mb{record.microbatch}",
+            )
+            located = record.at(location)
+            self._append_line(journal.frame(journal.RECORD, located.to_json()))
+        return located
+
+    def note(self, record: Record) -> None:
+        """Journal a record whose bytes another record wrote, or that has none."""
+        with self._lock:
+            self._require_open()
+            self._append_line(journal.frame(journal.RECORD, record.to_json()))
+
+    def close(self, summary: Summary) -> None:
+        """Seal the open segment and end the journal: from here on the trace is complete."""
+        with self._lock:
+            self._require_open()
+            try:
+                self._segments.seal()
+                self._append_line(journal.frame(journal.END, summary.to_json()))
+            finally:
+                fd, self._fd = self._fd, -1
+                os.close(fd)
+
+    def _require_open(self) -> None:
+        if self._fd < 0:
+            raise UsageError(f"the trace in {self.folder} is closed: nothing can be added to it")
+
+    def _append_line(self, line: bytes) -> None:
+        written = os.write(self._fd, line)
+        if written < len(line):
+            # Only the last line of a journal may be torn, and this rank may go on writing.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The memory of a CPU tensor in row-major order; copied only when it is not contiguous."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # numpy knows neither bf16 nor fp8, and a 0-dim tensor cannot be viewed as bytes.
+    return plain.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _claim(folder: Path, rank: int) -> int:
+    """The journal's file descriptor; creating that file is what makes the folder ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not any(folder.iterdir()):
+        with contextlib.suppress(FileExistsError):
+            return os.open(
+                folder / journal.JOURNAL,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
+                0o666,
+            )
+    raise UsageError(
+        f"{folder} already holds files, and a trace is never overwritten: choose another folder or "
+        f"remove this one; if the run is new, two of its processes may both claim rank {rank}"
+    )
+
+
+def _write_manifest(folder: Path, info: RankInfo) -> None:
+    manifest = {"format": journal.FORMAT, "version": journal.VERSION, **info.to_json()}
+    temporary = folder / f"{journal.MANIFEST}.tmp"
+    temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
+    temporary.replace(folder / journal.MANIFEST)

@@ -1,0 +1,1 @@
+"""Bugs planted in the real Megatron-Core, and what it takes to run it on CPUs."""

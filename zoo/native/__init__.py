@@ -1,0 +1,1 @@
+"""Bugs in plain PyTorch training programs."""
