@@ -45,7 +45,7 @@ test-browser: browser-deps
 	$(BIN)/python -m pytest tests/browser
 
 screenshots: browser-deps
-	$(BIN)/python tests/browser/screenshots.py
+	$(BIN)/python -m tests.browser.screenshots
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -67,14 +67,14 @@ bench-bugs: $(STAMP)
 # Clean runs, planted errors, and the plots of docs/: half an hour on two cores.
 bench-power: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	PYTHONPATH=tests $(BIN)/python -m benchmarks.power --jobs $(JOBS)
+	$(BIN)/python -m benchmarks.power --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.power.depth
 	$(BIN)/python -m benchmarks.power.plots
 
 # Every layout in both precisions, every bug and its twin: hours on 2 cores, or JOBS=5 on 16. What
 # is in benchmarks/megatron.json is not run again.
 bench-megatron: $(STAMP) $(MEGATRON)
-	PYTHONPATH=tests:examples/megatron_gpt $(BIN)/python -m benchmarks.megatron --jobs $(JOBS)
+	PYTHONPATH=examples/megatron_gpt $(BIN)/python -m benchmarks.megatron --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.megatron.table
 
 clean:

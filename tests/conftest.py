@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from worker_pool import WorkerPool
+
+from zoo.workers import WorkerPool
 
 
 @pytest.fixture(scope="session")

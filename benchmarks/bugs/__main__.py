@@ -9,7 +9,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from benchmarks.bugs.catalogue import CASES, DEMO, PAIRS, SINGLE
 from benchmarks.bugs.flow import Outcome, Pool, run_case
 from benchmarks.bugs.table import Row, page
 from zoo.native.case import Case, Train
+from zoo.workers import WorkerPool
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "bugs.md"
@@ -75,9 +75,7 @@ def _pool() -> Pool:
     """The tests' pool, made before torch starts threads: its processes are forked."""
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
-    sys.path.append(str(ROOT / "tests"))
-    pool: Pool = import_module("worker_pool").WorkerPool(max(case.world_size for case in CASES))
-    return pool
+    return WorkerPool(max(case.world_size for case in CASES))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megatron_training import MODEL_FIELDS, isolate, trace, trace_reference
-from worker_pool import WorkerPool
-
 from benchmarks.megatron.cases import Case
 from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult, Verdict
 from zoo.megatron.registry import BUGS
+from zoo.megatron.training import MODEL_FIELDS, isolate, trace, trace_reference
+from zoo.workers import WorkerPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

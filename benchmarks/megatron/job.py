@@ -33,9 +33,9 @@ def perform(folder: str, case: Case) -> dict[str, Any]:
 
 def _lab(folder: Path, ranks: int) -> Lab:
     import torch
-    from worker_pool import WorkerPool
 
     from benchmarks.megatron.flow import Lab
+    from zoo.workers import WorkerPool
 
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker_pool import WorkerPool
-
 from benchmarks.power.methods import METHODS, comparable
 from benchmarks.power.runs import Model, PooledRunner, experiment
 from ttrace.core.results import CheckResult
+from zoo.workers import WorkerPool
 
 SIZES = ((3, 64), (2, 128), (6, 64), (2, 64))  # (layers, width), one after the other
 _MOST_RANKS = 4

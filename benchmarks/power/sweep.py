@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from worker_pool import WorkerPool
 
 from benchmarks.power.clean import run_model
 from benchmarks.power.inject import INJECTIONS, Injection
@@ -28,6 +27,7 @@ from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
+from zoo.workers import WorkerPool
 
 SWEPT = ("split2", "tp2")  # simulated and real tensor parallelism
 TRIALS = 3  # of every kind of error in every tensor: other rows, elements, heads

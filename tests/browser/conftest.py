@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from made_results import made
+from tests.support.made_results import made
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.report.html import render
 
@@ -20,7 +20,7 @@ def browser() -> Iterator[object]:
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("chromium and chromedriver are not installed: `make browser-deps`")
-    from screenshots import open_browser
+    from tests.browser.screenshots import open_browser
 
     opened = open_browser()
     yield opened
@@ -49,7 +49,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         file.write_text(render(result), encoding="utf-8")
         return file
 
-    from test_report_forms import hostile
+    from tests.unit.report.test_forms import hostile
 
     return {
         "clean": page("clean", made(4)),

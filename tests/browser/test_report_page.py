@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from screenshots import visit
 
-from made_results import made
+from tests.browser.screenshots import visit
+from tests.support.made_results import made
 
 pytestmark = pytest.mark.browser
 

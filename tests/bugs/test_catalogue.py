@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tracing import explain
-from worker_pool import WorkerPool
 
 from benchmarks.bugs.catalogue import CASES, PAIRS, SINGLE
 from benchmarks.bugs.flow import run_case
+from tests.support.tracing import explain
 from zoo.native.case import Case
+from zoo.workers import WorkerPool
 
 QUICK = {
     "lost-hooks",

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
-from worker_pool import WorkerPool
 
+from tests.support.tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
 from ttrace.demo.bugs import BUGS, Bug
+from zoo.workers import WorkerPool
 
 CANDIDATE = TrainConfig(dp=2, tp=2, microbatches=2)
 # What the culprit is said to look like; nothing for bugs whose undoing needs what no rank holds.

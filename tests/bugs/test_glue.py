@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from flow import Side, compare_and_isolate
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from tracing import explain
-from worker_pool import WorkerPool
 
 import ttrace
+from tests.support.flow import Side, compare_and_isolate
+from tests.support.tracing import explain
+from zoo.workers import WorkerPool
 
 WIDTH, BATCH = 12, 8
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from tracing import explain
 
 import ttrace
-from capturing import record
+from tests.support.capturing import record
+from tests.support.tracing import explain
 
 
 class WeightGradient(torch.autograd.Function):

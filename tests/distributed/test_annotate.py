@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from flow import Side, compare_and_isolate
 from torch import Tensor, nn
-from tracing import explain
-from worker_pool import WorkerPool
 
 import ttrace
+from tests.support.flow import Side, compare_and_isolate
+from tests.support.tracing import explain
 from ttrace.errors import UsageError
+from zoo.workers import WorkerPool
 
 WIDTH = 8
 

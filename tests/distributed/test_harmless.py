@@ -11,11 +11,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
-from worker_pool import WorkerPool
 
 import ttrace
 from ttrace.capture.attach import ENV_OUT, ENV_STEPS
 from ttrace.trace.reader import Trace
+from zoo.workers import WorkerPool
 
 
 def train(layout: str) -> list[list[float]]:

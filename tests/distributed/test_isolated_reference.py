@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tracing import TrainConfig, check, explain, trace_in_pool
-from worker_pool import WorkerPool
 
+from tests.support.tracing import TrainConfig, check, explain, trace_in_pool
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
+from zoo.workers import WorkerPool
 
 LAYOUTS = {
     "fsdp": TrainConfig(dp=2),

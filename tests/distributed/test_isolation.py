@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
-from worker_pool import WorkerPool
 
+from tests.support.tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
 from ttrace.core.results import CheckResult
 from ttrace.demo.bugs import BUGS, Bug
+from zoo.workers import WorkerPool
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=2),

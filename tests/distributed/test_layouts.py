@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tracing import TrainConfig, check, explain, trace_here, trace_in_pool
-from worker_pool import WorkerPool
 
+from tests.support.tracing import TrainConfig, check, explain, trace_here, trace_in_pool
 from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult, Verdict
+from zoo.workers import WorkerPool
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=1),

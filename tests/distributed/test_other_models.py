@@ -21,12 +21,12 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.checkpoint import checkpoint
-from tracing import check, explain
-from worker_pool import WorkerPool
 
 import ttrace
+from tests.support.tracing import check, explain
 from ttrace.capture.attach import ENV_NOISE, ENV_OUT
 from ttrace.core.ids import Kind
+from zoo.workers import WorkerPool
 
 VOCAB, LENGTH, WIDTH, BATCH = 64, 12, 24, 8
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from flow import Side, compare_and_isolate
 from torch import Tensor, nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -15,10 +14,11 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
 )
 from torch.nn import functional as F
-from tracing import explain
-from worker_pool import WorkerPool
 
 import ttrace
+from tests.support.flow import Side, compare_and_isolate
+from tests.support.tracing import explain
+from zoo.workers import WorkerPool
 
 WIDTH, VOCAB, LAYERS, BATCH, LENGTH, MICROBATCHES = 16, 32, 4, 8, 6, 4
 

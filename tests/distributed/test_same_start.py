@@ -9,11 +9,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from worker_pool import WorkerPool
 
 import ttrace
 from ttrace.demo.train import TrainConfig, build
 from ttrace.errors import UsageError
+from zoo.workers import WorkerPool
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp"),

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import trace_reference
-from worker_pool import WorkerPool
+
+from zoo.megatron.training import trace_reference
+from zoo.workers import WorkerPool
 
 References = Callable[..., tuple[Path, Path]]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import MODEL_FIELDS, isolate, trace
-from worker_pool import WorkerPool
 
 from ttrace.analysis.check import check
 from zoo.megatron.cpu import on_cpu
 from zoo.megatron.registry import BUGS, all_bugs
+from zoo.megatron.training import MODEL_FIELDS, isolate, trace
+from zoo.workers import WorkerPool
 
 # One of each kind of place; `make bench-megatron` runs all of them and every correct twin.
 NAMES = (

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import isolate, trace
-from tracing import explain
-from worker_pool import WorkerPool
 
+from tests.support.tracing import explain
 from ttrace.core.results import CheckResult
+from zoo.megatron.training import isolate, trace
+from zoo.workers import WorkerPool
 
 MODEL = {"experts": 4, "layers": 2, "microbatches": 2}
 LAYOUTS = [

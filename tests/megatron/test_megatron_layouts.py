@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import MODEL_FIELDS, trace
-from tracing import explain
-from worker_pool import WorkerPool
 
+from tests.support.tracing import explain
 from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
+from zoo.megatron.training import MODEL_FIELDS, trace
+from zoo.workers import WorkerPool
 
 # The rest of the matrix is run by `make bench-megatron`.
 LAYOUTS = {

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import MODEL_FIELDS, trace
-from tracing import explain
-from worker_pool import WorkerPool
 
+from tests.support.tracing import explain
 from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult
+from zoo.megatron.training import MODEL_FIELDS, trace
+from zoo.workers import WorkerPool
 
 SMALL = {"layers": 2, "microbatches": 2}
 EXPERTS = SMALL | {"experts": 4, "z_loss": 0.01}

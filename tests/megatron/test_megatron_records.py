@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import trace
-from worker_pool import WorkerPool
 
 from ttrace.core.ids import Kind
 from ttrace.trace.reader import Trace
+from zoo.megatron.training import trace
+from zoo.workers import WorkerPool
 
 Calls = dict[str, set[tuple[int, int]]]  # module -> rank and microbatch of its records
 

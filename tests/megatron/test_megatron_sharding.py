@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import trace, trace_reference
-from tracing import explain
-from worker_pool import WorkerPool
 
+from tests.support.tracing import explain
 from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
+from zoo.megatron.training import trace, trace_reference
+from zoo.workers import WorkerPool
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2-sp": (2, {"tp": 2, "sp": True}),

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from megatron_training import isolate, trace, trace_reference
-from tracing import explain
-from worker_pool import WorkerPool
 
+from tests.support.tracing import explain
 from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
+from zoo.megatron.training import isolate, trace, trace_reference
+from zoo.workers import WorkerPool
 
 SMALL: dict[str, Any] = {"layers": 2, "microbatches": 2}
 REFERENCE = SMALL | {"bug": "twin:loud-tokens"}

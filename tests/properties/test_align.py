@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import (
+
+from tests.properties.strategies import (
     ACTIVATIONS,
     Changed,
     Chosen,
@@ -25,7 +26,6 @@ from strategies import (
     records,
     write,
 )
-
 from ttrace.analysis.align import Aligned, Alignment, align
 from ttrace.analysis.compare.compare import Comparator, Measured
 from ttrace.core.ids import Kind, TensorId

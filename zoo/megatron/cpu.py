@@ -92,7 +92,7 @@ def _patch_megatron(stack: ExitStack) -> None:
     _replace(stack, moe_utils, "te_general_gemm", None)
     move = token_dispatcher.maybe_move_tensor_to_cpu
 
-    def splits(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: FBT001, FBT002
+    def splits(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         moved = move(tensor, as_numpy, record_stream)
         return moved.numpy() if as_numpy and torch.is_tensor(moved) else moved
 
@@ -152,7 +152,7 @@ def _uneven_all_gather(original: Callable[..., Any]) -> Callable[..., Any]:
         parts: Sequence[torch.Tensor],
         tensor: torch.Tensor,
         group: dist.ProcessGroup | None = None,
-        async_op: bool = False,  # noqa: FBT001, FBT002
+        async_op: bool = False,
     ) -> Any:
         if len({part.shape for part in parts}) == 1:
             return original(parts, tensor, group=group, async_op=async_op)
@@ -171,7 +171,7 @@ def _uneven_reduce_scatter(original: Callable[..., Any]) -> Callable[..., Any]:
         parts: Sequence[torch.Tensor],
         op: Any = dist.ReduceOp.SUM,
         group: dist.ProcessGroup | None = None,
-        async_op: bool = False,  # noqa: FBT001, FBT002
+        async_op: bool = False,
     ) -> Any:
         if len({part.shape for part in parts}) == 1:
             return original(output, parts, op=op, group=group, async_op=async_op)

@@ -267,7 +267,7 @@ def _delayed_scaling(stack: ExitStack, *, restore: bool) -> None:
         if not getattr(self, "emulated_fp8", False):
             return original(self, input_, *args, **kwargs)
         now = getattr(self, "amax", torch.tensor(4.0))
-        again = torch._C._current_graph_task_id() >= 0  # noqa: SLF001
+        again = torch._C._current_graph_task_id() >= 0
         if again and restore:
             used = saved.pop(0)
         else:
@@ -315,7 +315,7 @@ def context_attention_gradient(stack: ExitStack) -> None:
         chunks, rank = grads[0].chunk(2 * ctx.group.size()), ctx.group.rank()
         return torch.cat([chunks[rank], chunks[-1 - rank]]), None
 
-    replace(stack, megatron_modules._GatherSequence, "backward", staticmethod(backward))  # noqa: SLF001
+    replace(stack, megatron_modules._GatherSequence, "backward", staticmethod(backward))
 
 
 @bug(

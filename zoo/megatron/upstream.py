@@ -83,7 +83,7 @@ def gradient_reduced_again(stack: ExitStack) -> None:
         dist.all_reduce(total, group=parallel_state.get_tensor_model_parallel_group())
         return total, None
 
-    region = mappings._ReduceFromModelParallelRegion  # noqa: SLF001
+    region = mappings._ReduceFromModelParallelRegion
     replace(stack, region, "backward", staticmethod(backward))
 
 
@@ -106,7 +106,7 @@ def gathered_in_wrong_order(stack: ExitStack) -> None:
 
     def gather(original: Any, output: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         handle = original(output, *args, **kwargs)
-        if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001
+        if torch._C._current_graph_task_id() >= 0:
             handle.wait() if handle is not None else None
             output.copy_(torch.cat(tuple(reversed(output.chunk(2)))))
         return handle
@@ -130,7 +130,7 @@ def keys_in_rank_order(stack: ExitStack) -> None:
         dist.all_gather(parts, local.contiguous(), group=group)
         return torch.cat(parts)
 
-    replace(stack, megatron_modules._GatherSequence, "forward", staticmethod(forward))  # noqa: SLF001
+    replace(stack, megatron_modules._GatherSequence, "forward", staticmethod(forward))
 
 
 @bug("Megatron-LM 54d4b3ddbb", 2, tuple(f"{x}.mlp" for x in _LAYERS), "forward", ep=2, experts=4)

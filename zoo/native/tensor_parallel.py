@@ -29,7 +29,7 @@ class _Column(torch.autograd.Function):
     """x W^T with W split by rows; saves a part of x and gathers the rest in backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, wrong_layout: bool) -> Tensor:  # noqa: FBT001
+    def forward(ctx: Any, x: Tensor, weight: Tensor, wrong_layout: bool) -> Tensor:
         ctx.save_for_backward(own_part(x, -1), weight)
         ctx.wrong_layout = wrong_layout
         return x @ weight.T

@@ -1,0 +1,70 @@
+"""Running the demo's training step in a layout with tracing on, for tests of the whole flow."""
+
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from ttrace.analysis.check import check
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.core.results import CheckResult
+from ttrace.demo.train import TrainConfig, prepare_process, train
+from zoo.workers import WorkerPool
+
+# What a report calls the part that a demo bug spoils.
+PARTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "reduction": "gradient reduction",
+    "main_grad": "main gradient",
+    "grad_norm": "grad norm",
+    "state": "state",
+    "update": "update",
+}
+
+
+def trace_here(
+    config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, noise: int | None = None
+) -> Path:
+    """The traced run of one process, in this one."""
+    with monkeypatch.context() as patch:
+        for name, value in environment(config, folder, noise).items():
+            patch.setenv(name, value)
+        train(config)
+    return folder
+
+
+def trace_in_pool(
+    config: TrainConfig,
+    folder: Path,
+    pool: WorkerPool,
+    noise: int | None = None,
+    extra: dict[str, str] | None = None,
+) -> Path:
+    """The traced run of several ranks, with further variables in its environment."""
+    variables = environment(config, folder, noise) | (extra or {})
+    pool.run(config.world_size, train_rank, config, environment=variables)
+    return folder
+
+
+def train_rank(config: TrainConfig) -> None:
+    prepare_process(config)
+    train(config, init_device_mesh("cpu", (config.dp, config.tp), mesh_dim_names=("dp", "tp")))
+    dist.barrier()
+
+
+def environment(config: TrainConfig, folder: Path, noise: int | None) -> dict[str, str]:
+    values = {ENV_OUT: str(folder), ENV_STEPS: str(config.steps)}
+    return values if noise is None else values | {ENV_NOISE: str(noise)}
+
+
+def explain(result: CheckResult) -> str:
+    """What a failing test should say."""
+    first = [
+        f"{r.id} {r.verdict} {r.ratio} {r.note}" for r in (*result.failures, *result.undecided)
+    ]
+    return "\n".join([*(f"{c.where}, {c.part}: {c.reason}" for c in result.culprits), *first[:5]])
+
+
+__all__ = ["PARTS", "TrainConfig", "check", "explain", "trace_here", "trace_in_pool"]

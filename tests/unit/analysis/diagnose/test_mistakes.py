@@ -1,0 +1,172 @@
+"""Every kind of mistake is recognised, and neither rounding nor another error is taken for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.made_results import tensor
+from tests.unit.analysis.diagnose.test_examine import SHAPE, write
+from ttrace.analysis.diagnose.examine import Examiner, earlier, with_diagnoses
+from ttrace.analysis.diagnose.mistakes import diagnose
+from ttrace.analysis.diagnose.suspect import Suspect
+from ttrace.core.evidence import Detail
+from ttrace.core.ids import TensorId
+from ttrace.core.layout import Layout
+from ttrace.trace.spans import SpanReader
+
+NOISE = 1e-6  # relative, as fp32 sums have
+SIZES = {"the size of dp": 2, "the number of ranks": 4}
+HALVES = {"rank 0": [(slice(0, 8),)], "rank 1": [(slice(8, 16),)]}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def noisy(values: Tensor, seed: int = 1) -> Tensor:
+    return values + NOISE * values.norm() / values.numel() ** 0.5 * random(*values.shape, seed=seed)
+
+
+WHOLE = random(16, 24, 16)
+
+
+def suspect(found: Tensor, **more: object) -> Suspect:
+    plain = Suspect(
+        expected=WHOLE,
+        found=found,
+        allowed=3 * NOISE * float(WHOLE.norm()),
+        parts=HALVES,
+        cuts=(2, 1, 1),
+        sizes=SIZES,
+    )
+    return replace(plain, **more)
+
+
+def swapped(values: Tensor, *order: int) -> Tensor:
+    return torch.cat([values.chunk(len(order))[part] for part in order])
+
+
+TERM = random(16, 24, 16, seed=5)
+VECTOR = random(16, seed=6)
+MISTAKES = {
+    "it is all zero": suspect(torch.zeros_like(WHOLE)),
+    "it equals its value before the step": suspect(WHOLE + 1, before=WHOLE + 1),
+    "their sum equals the reference: an all-reduce is missing": suspect(
+        TERM, total=noisy(WHOLE), holders=4
+    ),
+    "their mean equals the reference: an average is missing": suspect(
+        TERM, total=4 * noisy(WHOLE), holders=4
+    ),
+    "parts 0 and 1 of 2 of dim 0 are exchanged": suspect(noisy(swapped(WHOLE, 1, 0))),
+    "the 4 parts of dim 0 stand in another order: 0, 2, 3, 1": suspect(
+        noisy(swapped(WHOLE, 0, 2, 3, 1))
+    ),
+    "dims 0 and 2 are exchanged: it is transposed": suspect(noisy(WHOLE.transpose(0, 2))),
+    "one place later along dim 1": suspect(noisy(WHOLE.roll(1, dims=1))),
+    "one place earlier along dim 1": suspect(noisy(WHOLE.roll(-1, dims=1))),
+    "its sign is the opposite": suspect(noisy(-WHOLE)),
+    "4 times the reference, and 4 is the number of ranks: a sum": suspect(noisy(4 * WHOLE)),
+    "1/2 of the reference, and 2 is the size of dp: divided": suspect(noisy(WHOLE / 2)),
+    "a factor of its own: 1.5 on rank 0, 0.7 on rank 1": suspect(
+        noisy(torch.cat([1.5 * WHOLE[:8], 0.7 * WHOLE[8:]]))
+    ),
+    "every row is off by the same vector": suspect(noisy(WHOLE + VECTOR)),
+    "every value is one of bfloat16": suspect(WHOLE.bfloat16().double()),
+    "every value is one of float8_e4m3fn": suspect(WHOLE.to(torch.float8_e4m3fn).double()),
+}
+
+
+@pytest.mark.parametrize("says", MISTAKES)
+def test_mistake_is_named(says: str) -> None:
+    assert says in diagnose(MISTAKES[says])
+
+
+@pytest.mark.parametrize("says", MISTAKES)
+def test_the_same_mistake_beside_another_error_is_not_named(says: str) -> None:
+    """Undoing it would not make the tensor right."""
+    made = MISTAKES[says]
+    other = 0.3 * random(*WHOLE.shape, seed=9)
+    total = None if made.total is None else made.total + other
+    assert diagnose(replace(made, found=made.found + other, total=total)) == ""
+
+
+@pytest.mark.parametrize("seed", range(10, 15))
+def test_rounding_looks_like_nothing(seed: int) -> None:
+    assert diagnose(suspect(noisy(WHOLE, seed), total=2 * noisy(WHOLE, seed + 9), holders=2)) == ""
+
+
+def test_values_of_a_lower_precision_in_both_runs_are_not_blamed() -> None:
+    both = suspect((WHOLE + 0.1 * TERM).bfloat16().double(), expected=WHOLE.bfloat16().double())
+    assert diagnose(both) == ""
+
+
+def test_nan_and_emptiness_have_no_diagnosis() -> None:
+    assert diagnose(suspect(WHOLE * torch.nan)) == ""
+    nothing = torch.empty(0, 4, dtype=torch.float64)
+    assert diagnose(suspect(nothing, expected=nothing)) == ""
+
+
+ID = TensorId.parse("step0/a:param.weight")
+
+
+def examine(folder: Path, whole: Tensor, parts: list[Tensor]) -> Detail:
+    """Every rank says that it holds the whole."""
+    full = Layout.full(SHAPE)
+    reference = write(folder / "reference", {0: (full, whole)})
+    candidate = write(folder / "candidate", {r: (full, part) for r, part in enumerate(parts)})
+    with SpanReader(folder / "reference") as ours, SpanReader(folder / "candidate") as theirs:
+        return Examiner(ours, theirs).examine(tensor(ID, 0, 10.0), reference, candidate)
+
+
+def test_unreduced_parts_in_traces_are_recognised(tmp_path: Path) -> None:
+    whole, first, second = (random(*SHAPE, seed=seed).float() for seed in range(3))
+    terms = [first, second, whole - first - second]
+    found = examine(tmp_path / "terms", whole, terms)
+    assert "an all-reduce is missing" in found.diagnosis
+    assert examine(tmp_path / "whole", whole, [whole, whole, whole]).diagnosis == ""
+    assert examine(tmp_path / "other", whole, [first, second, whole]).diagnosis == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ("step0/a:param_after.weight", "step0/a:param.weight"),
+        ("step2/a:main_grad.weight", "step1/a:main_grad.weight"),
+        ("step0/a:main_grad.weight", None),
+        ("step1/a:output.0", None),
+    ],
+)
+def test_what_a_tensor_should_be_an_update_of(now: str, before: str | None) -> None:
+    assert earlier(TensorId.parse(now)) == (before and TensorId.parse(before))
+
+
+def test_tensor_that_was_not_updated_is_recognised_in_traces(tmp_path: Path) -> None:
+    """Both tensors are of the candidate's trace; the twin was updated, wrongly."""
+    old, new = (random(*SHAPE, seed=seed).float() for seed in range(2))
+    full = Layout.full(SHAPE)
+    reference = write(tmp_path / "reference", {0: (full, new)})
+    candidate = write(tmp_path / "candidate", {0: (full, old)})
+    wrong = write(tmp_path / "wrong", {0: (full, 0.5 * old + new)})
+    with SpanReader(tmp_path / "reference") as ours, SpanReader(tmp_path / "candidate") as theirs:
+        examiner = Examiner(ours, theirs)
+        found = examiner.examine(tensor(ID, 0, 10.0), reference, candidate, before=candidate)
+    assert "was not updated" in found.diagnosis
+    with SpanReader(tmp_path / "reference") as ours, SpanReader(tmp_path / "wrong") as theirs:
+        found = Examiner(ours, theirs).examine(tensor(ID, 0, 10.0), reference, wrong)
+    assert found.diagnosis == ""
+
+
+def test_culprit_says_what_its_evidence_looks_like() -> None:
+    from tests.support.made_results import made
+
+    result = made(2, wrong_layer=1)
+    (culprit,) = result.culprits
+    detail = next(detail for detail in result.details if detail.id == culprit.evidence[0])
+    (told,) = with_diagnoses(result.culprits, [replace(detail, diagnosis="its sign is wrong")])
+    assert told.reason == f"{culprit.reason}; its sign is wrong"
+    assert with_diagnoses(result.culprits, [detail]) == result.culprits

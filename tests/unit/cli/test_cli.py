@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import pytest
+import typer
+from safetensors.torch import load_file
+from typer.models import OptionInfo
+
+from tests.support import tiny_train
+from tests.support.invoking import Outcome, check_golden, invoke, replay, strict_json
+from ttrace.analysis import check as pipeline
+from ttrace.cli import app
+from ttrace.demo.bugs import BUGS
+from ttrace.report import terminal
+
+OUTPUT = "step0/second:output.0"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("traces")
+    tiny_train.record(root / "good")
+    tiny_train.record(root / "good-noisy", noise=1)
+    tiny_train.record(root / "wrong", "--scale", "1.5")
+    tiny_train.record(root / "nan", "--nan")
+    return root
+
+
+def describe(commands: Sequence[Callable[..., object]]) -> str:
+    """Every command with its arguments and options, as a user may have them in a script."""
+    lines = []
+    for command in sorted(commands, key=lambda command: command.__name__):
+        lines.append(command.__name__)
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            type_, info = get_args(parameter.annotation)
+            required = parameter.default is inspect.Parameter.empty
+            what = name.upper()
+            if isinstance(info, OptionInfo):
+                # In Annotated, typer keeps the first of the names given as the default.
+                given = [info.default] if isinstance(info.default, str) else []
+                names = [*given, *(info.param_decls or ())]
+                what = " ".join(names or [f"--{name.replace('_', '-')}"])
+            kind = str(type_) if get_args(type_) else type_.__name__
+            default = "required" if required else f"default {parameter.default}"
+            lines.append(f"    {what}, {re.sub(r'pathlib[.a-z_]*[.]', '', kind)}, {default}")
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> list[Callable[..., object]]:
+    found = [command.callback for command in app.registered_commands]
+    assert all(command.name is None for command in app.registered_commands)
+    return [command for command in found if command is not None]
+
+
+class TestFrozen:
+    def test_commands_and_options_are_those_of_the_golden_file(self) -> None:
+        check_golden("cli.txt", describe(commands()))
+
+    def test_help_says_whole_sentences(self) -> None:
+        listed = invoke("--help").out.partition("Commands:")[2].splitlines()
+        assert len([line for line in listed if line]) == len(commands())
+        assert not any(line.endswith("...") for line in listed)
+
+    def test_a_lost_command_would_be_seen(self) -> None:
+        assert describe(commands()[1:]) != describe(commands())
+
+    @pytest.mark.parametrize(
+        ("new_type", "new_default"),
+        [
+            (Annotated[int, typer.Option("--renamed")], 1),
+            (Annotated[float, typer.Option()], 1),
+            (Annotated[int, typer.Option()], 2),
+            (Annotated[int, typer.Argument()], 1),
+        ],
+    )
+    def test_another_option_would_be_seen(self, new_type: Any, new_default: int) -> None:
+        def command(some_steps: Annotated[int, typer.Option()] = 1) -> None: ...
+
+        def changed(some_steps: new_type = new_default) -> None: ...
+
+        changed.__annotations__["some_steps"] = new_type
+        changed.__name__ = command.__name__
+        assert describe([command]) == "command\n    --some-steps, int, default 1\n"
+        assert describe([changed]) != describe([command])
+
+    def test_every_command_explains_itself(self) -> None:
+        for command in commands():
+            outcome = invoke(command.__name__, "--help")
+            outcome.require(0, f"Usage: ttrace {command.__name__}", str(command.__doc__)[:30])
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        ("candidate", "code", "words"),
+        [
+            ("good", 0, "EQUIVALENT: all"),
+            ("wrong", 1, "NOT EQUIVALENT: second, forward"),
+            ("nan", 1, "NOT EQUIVALENT: second, forward"),
+        ],
+    )
+    def test_of_a_check(self, candidate: str, code: int, words: str, traces: Path) -> None:
+        perturbed = ("--perturbed", traces / "good-noisy")
+        outcome = invoke("check", traces / "good", traces / candidate, *perturbed)
+        outcome.require(code, words)
+        assert outcome.out.startswith(words)
+        assert outcome.err == ""
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ((), "Usage: ttrace"),
+            (("frobnicate",), "No such command 'frobnicate'"),
+            (("check", "--frob"), "No such option"),
+            (("check", "only-one"), "Missing argument"),
+            (("diff", "--reference", "true"), "Missing option '--candidate'"),
+            (("run", "--out", "x"), "Missing argument"),
+            (("run", "--out", "x", "--steps", "0", "--", "true"), "for '--steps'"),
+            (("run", "--out", "x", "--noise", "-1", "--", "true"), "for '--noise'"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    )
+    def test_of_bad_usage(
+        self,
+        arguments: tuple[str, ...],
+        words: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        invoke(*arguments).require(2, words)
+        assert not any(tmp_path.iterdir())
+
+    def test_of_our_own_fault_is_not_that_of_a_mismatch(
+        self, traces: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pipeline, "localize", lambda *_: 1 / 0)
+        outcome = invoke("check", traces / "good", traces / "good")
+        assert outcome.code == 2
+        assert "ZeroDivisionError" in outcome.err
+
+    def test_of_an_interrupt(self, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(pipeline, "localize", interrupt)
+        invoke("check", traces / "good", traces / "good").require(130)
+
+
+def arguments_of(name: str, traces: Path, tmp_path: Path) -> tuple[object, ...]:
+    good, wrong, noisy = traces / "good", traces / "wrong", traces / "good-noisy"
+    commands: dict[str, tuple[object, ...]] = {
+        "check": ("check", good, wrong, "--perturbed", noisy),
+        "diff": ("diff", "--reference", replay(good), "--candidate", replay(wrong)),
+        "show": ("show", good),
+        "show ID": ("show", good, OUTPUT),
+        "export": ("export", good, OUTPUT, tmp_path / "x.safetensors"),
+        "run": ("run", "--out", tmp_path / "out"),
+        "demo": ("demo", "--list-bugs"),
+    }
+    # A replayed trace cannot be isolated; test_isolation.py does that with real runs.
+    outs = {"diff": ("--out", tmp_path / "out", "--no-isolate")}
+    return (*commands[name], *outs.get(name, ()))
+
+
+COMMANDS = {
+    "check": (1, "outcome", "not equivalent"),
+    "diff": (1, "outcome", "not equivalent"),
+    "show": (0, "tensors", 39),
+    "show ID": (0, "shape", [6, 4]),
+    "export": (0, "dtype", "float32"),
+    "run": (0, "faults", []),
+    "demo": (0, None, len(BUGS)),
+}
+
+
+class TestJson:
+    def call(self, name: str, target: object, traces: Path, tmp_path: Path) -> Outcome:
+        command = ("--", "sh", "-c", replay(traces / "good")) if name == "run" else ()
+        return invoke(*arguments_of(name, traces, tmp_path), "--json", target, *command)
+
+    def check(self, name: str, data: object) -> None:
+        _, key, value = COMMANDS[name]
+        if key is None:
+            assert isinstance(data, list)
+            assert len(data) == value
+        else:
+            assert isinstance(data, dict)
+            assert data[key] == value
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_to_standard_output_is_alone_there(
+        self, name: str, traces: Path, tmp_path: Path
+    ) -> None:
+        outcome = self.call(name, "-", traces, tmp_path)
+        outcome.require(COMMANDS[name][0])
+        self.check(name, outcome.json)
+        assert outcome.err
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_to_a_file_leaves_the_text(self, name: str, traces: Path, tmp_path: Path) -> None:
+        file = tmp_path / "result.json"
+        outcome = self.call(name, file, traces, tmp_path)
+        outcome.require(COMMANDS[name][0])
+        self.check(name, strict_json(file.read_text()))
+        assert outcome.out
+        assert not outcome.out.startswith(("{", "["))
+
+    def test_has_no_infinity(self, traces: Path, tmp_path: Path) -> None:
+        """A parameter has no tolerance before the first step: one that differs is beyond all."""
+        other = tiny_train.record(tmp_path / "other", "--seed", "1")
+        noisy = ("--perturbed", traces / "good-noisy")
+        outcome = invoke("check", traces / "good", other, *noisy, "--json", "-")
+        ratios = {tensor["id"]: tensor["ratio"] for tensor in outcome.json["tensors"]}
+        assert ratios["step0/first:param.weight"] == "inf"
+
+    @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "text {}"])
+    def test_strictness_can_fail(self, text: str) -> None:
+        with pytest.raises(ValueError, match=r"not JSON|Expecting"):
+            strict_json(text)
+
+
+class TestShow:
+    def test_a_trace(self, traces: Path) -> None:
+        outcome = invoke("show", traces / "good-noisy")
+        outcome.require(0, OUTPUT, "seed 1: a perturbed reference", "1 of 1")
+
+    def test_a_tensor(self, traces: Path) -> None:
+        outcome = invoke("show", traces / "good", OUTPUT)
+        outcome.require(0, "[6, 4]", "float32", "shard", "[0:6, 0:4]")
+
+    def test_export_writes_what_was_recorded(self, traces: Path, tmp_path: Path) -> None:
+        file = tmp_path / "x.safetensors"
+        invoke("export", traces / "good", OUTPUT, file).require(0, str(file))
+        tensor = load_file(file)[OUTPUT]
+        shown = invoke("show", traces / "good", OUTPUT, "--json", "-").json
+        assert float(tensor.double().norm()) == pytest.approx(shown["norm"], rel=1e-6)
+
+    def test_bugs_are_listed(self) -> None:
+        outcome = invoke("demo", "--list-bugs")
+        outcome.require(0)
+        assert [line.split()[0] for line in outcome.out.splitlines()] == [b.name for b in BUGS]
+
+
+class TestDiff:
+    def test_keeps_the_traces_and_the_result(self, traces: Path, tmp_path: Path) -> None:
+        outcome = invoke(*arguments_of("diff", traces, tmp_path), "--calibration-runs", "2")
+        outcome.require(1, f"traces and result.json in {tmp_path / 'out'}")
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {
+            "reference",
+            "perturbed-1",
+            "perturbed-2",
+            "candidate",
+            "report.html",
+            "result.json",
+        }
+        result = strict_json((tmp_path / "out" / "result.json").read_text())
+        assert result["culprits"][0]["where"] == "second"
+
+    def test_keeps_the_result_that_could_not_be_printed(
+        self, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise BrokenPipeError("nobody reads")
+
+        monkeypatch.setattr(terminal, "print_check", fail)
+        assert invoke(*arguments_of("diff", traces, tmp_path)).code != 0
+        result = strict_json((tmp_path / "out" / "result.json").read_text())
+        assert result["outcome"] == "not equivalent"
+
+    def test_chooses_a_folder_by_itself(
+        self, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        good = replay(traces / "good")
+        invoke("diff", "--reference", good, "--candidate", good).require(0, "ttrace-out/diff-")
+        (folder,) = (tmp_path / "ttrace-out").iterdir()
+        assert (folder / "result.json").is_file()
+
+
+class TestProcesses:
+    """As a user calls it; every process pays for importing torch, so there are few."""
+
+    def ttrace(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+        command = [sys.executable, "-m", "ttrace", *map(str, arguments)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+    def test_diff_of_two_scripts(self, tmp_path: Path) -> None:
+        script = f"{sys.executable} {ROOT / 'tests' / 'support' / 'tiny_train.py'} --light"
+        commands = ("--reference", script, "--candidate", f"{script} --scale 1.5")
+        options = ("--out", tmp_path / "out", "--json", "-", "--no-isolate")
+        ended = self.ttrace("diff", *commands, *options)
+        assert ended.returncode == 1, ended
+        result = strict_json(ended.stdout)
+        assert result["culprits"][0]["where"] == "second"
+        assert result["perturbed"] == [str(tmp_path / "out" / "perturbed-1")]
+        assert "loss" in (tmp_path / "out" / "candidate" / "output.log").read_text()
+
+    def test_an_error_is_one_message(self, tmp_path: Path) -> None:
+        ended = self.ttrace("show", tmp_path)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.startswith(f"ttrace: {tmp_path} is not a trace: expected")
+        assert ended.stderr.count("\n") == 1

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.support import tiny_train
+from tests.support.invoking import Outcome, invoke, replay
+from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.errors import CommandFailed, UsageError
+from ttrace.lab import launch
+from ttrace.lab.launch import TracedRun, prepare_folder, run_traced
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("traces") / "good"
+    tiny_train.record(folder)
+    tiny_train.record(folder.with_name("good-noisy"), noise=1)
+    return folder
+
+
+def failure(command: str, folder: Path, timeout_seconds: float = 60.0) -> str:
+    run = TracedRun(
+        name="candidate", command=command, folder=folder, timeout_seconds=timeout_seconds
+    )
+    with pytest.raises(CommandFailed) as raised:
+        run_traced(run)
+    return str(raised.value)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """A zombie is not running: in a container nobody may have collected it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class TestCommand:
+    def test_is_told_where_and_what_to_record(self, trace: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "out"
+        says = f"echo ${ENV_OUT} ${ENV_STEPS} ${ENV_NOISE}.; {replay(trace)}"
+        run_traced(TracedRun(name="x", command=says, folder=folder, steps=3, noise=7))
+        assert (folder / "output.log").read_text() == f"{folder} 3 7.\n"
+
+    def test_inherits_no_noise(
+        self, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ENV_NOISE, "7")
+        says = f"echo x${{{ENV_NOISE}}}x; {replay(trace)}"
+        run_traced(TracedRun(name="x", command=says, folder=tmp_path / "out"))
+        assert (tmp_path / "out" / "output.log").read_text() == "xx\n"
+
+    def test_has_an_empty_standard_input(self, trace: Path, tmp_path: Path) -> None:
+        run = TracedRun(name="x", command=f"cat; {replay(trace)}", folder=tmp_path / "out")
+        run_traced(run)
+        assert run.log.read_text() == ""
+
+    def test_of_ttrace_run_is_not_seen_by_a_shell(self, trace: Path, tmp_path: Path) -> None:
+        script = f'echo "$1"; {replay(trace)}'
+        command = ("--", "sh", "-c", script, "sh", "$HOME; --out *")
+        invoke("run", "--out", tmp_path / "out", *command).require(0, "39 tensors from 1 of 1")
+        assert (tmp_path / "out" / "output.log").read_text() == "$HOME; --out *\n"
+
+
+class TestFailure:
+    def test_shows_the_exit_code_and_the_last_lines(self, tmp_path: Path) -> None:
+        text = failure("seq 1 50; echo loader on fire >&2; exit 3", tmp_path / "out")
+        assert text.startswith("the candidate command ended with exit code 3.")
+        assert str(tmp_path / "out" / "output.log") in text
+        assert text.endswith("49\n50\nloader on fire")
+        assert "\n31\n" not in text
+
+    def test_names_the_signal(self, tmp_path: Path) -> None:
+        text = failure("echo almost; kill -SEGV $$", tmp_path / "out")
+        assert "the candidate command was killed by SIGSEGV." in text
+        assert text.endswith("almost")
+
+    def test_names_the_signal_that_a_shell_saw(self, tmp_path: Path) -> None:
+        text = failure("sh -c 'kill -ILL $$'; exit $?", tmp_path / "out")
+        assert "the candidate command ended with exit code 132 (SIGILL in a shell)." in text
+
+    def test_of_a_silent_command_says_that_it_was_silent(self, tmp_path: Path) -> None:
+        assert failure("exit 3", tmp_path / "out").endswith("output.log (empty)")
+
+    def test_of_torchrun_shows_what_the_rank_said(self, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text("raise ValueError('the very cause')\n")
+        torchrun = "-m torch.distributed.run --standalone --nproc-per-node 1"
+        text = failure(f"{sys.executable} {torchrun} {script}", tmp_path / "out")
+        assert text.splitlines()[-1].endswith("ValueError: the very cause")
+
+    def test_of_a_command_that_recorded_nothing_says_what_to_add(self, tmp_path: Path) -> None:
+        text = failure("echo trained", tmp_path / "out")
+        assert "ended well but recorded nothing" in text
+        assert "ttrace.attach(model, optimizer)" in text
+        assert text.endswith("trained")
+
+    def test_of_a_command_that_records_is_none(self, trace: Path, tmp_path: Path) -> None:
+        run_traced(TracedRun(name="x", command=replay(trace), folder=tmp_path / "out"))
+
+    def test_to_start_leaves_the_folder_for_the_next_try(self, trace: Path, tmp_path: Path) -> None:
+        out = ("run", "--out", tmp_path / "out")
+        outcome = invoke(*out, "--", "no-such-program", "--a b")
+        words = ("could not be started", "No such file or directory", "no-such-program '--a b'")
+        outcome.require(2, *words)
+        invoke(*out, "--", "sh", "-c", replay(trace)).require(0)
+
+    def test_of_output_that_is_not_text(self, tmp_path: Path) -> None:
+        text = failure(r"printf 'f.py:100: \377 [red]x[/]\n'; exit 1", tmp_path / "out")
+        assert text.endswith("f.py:100: � [red]x[/]")
+        command = r"printf 'f.py:100: [red]x[/]\n'; exit 1"
+        outcome = invoke("run", "--out", tmp_path / "out2", "--", "sh", "-c", command)
+        outcome.require(2, "f.py:100: [red]x[/]\n")
+
+    def test_of_one_run_ends_the_diff_and_keeps_its_traces(
+        self, trace: Path, tmp_path: Path
+    ) -> None:
+        commands = ("--reference", replay(trace), "--candidate", "exit 3")
+        outcome = invoke("diff", *commands, "--out", tmp_path / "out")
+        outcome.require(2, "the candidate command ended with exit code 3")
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {
+            "reference",
+            "perturbed-1",
+            "candidate",
+        }
+        invoke("show", tmp_path / "out" / "reference").require(0, "39 tensors")
+
+
+class TestScript:
+    """Real scripts; each pays for importing torch."""
+
+    def run(self, flag: str, folder: Path) -> Outcome:
+        script = Path(tiny_train.__file__)
+        paths = os.pathsep.join([str(script.parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+        with mock.patch.dict(os.environ, {"PYTHONPATH": paths}):
+            return invoke("run", "--out", folder, "--", sys.executable, script, "--light", flag)
+
+    def test_that_is_killed_leaves_a_trace_that_can_be_read(
+        self, trace: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        self.run("--kill", out).require(2, "the traced command was killed by SIGKILL")
+        invoke("show", out).require(0, "unfinished ranks 0", "step0/second:output.0")
+        invoke("check", trace, out).require(2, "did not come to the end of the last step")
+
+    def test_that_does_not_attach_is_told_how(self, tmp_path: Path) -> None:
+        self.run("--no-attach", tmp_path / "out").require(2, "ttrace.attach(", "loss 1.")
+
+
+class TestHang:
+    """The shell is the launcher, `sleep` is a rank; the log has the rank's process id."""
+
+    @pytest.fixture(autouse=True)
+    def short_grace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(launch, "_GRACE_SECONDS", 1.0)
+
+    def rank(self, folder: Path) -> int:
+        return int((folder / "output.log").read_text().split()[0])
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "sleep 600 & echo $!; wait",
+            "trap '' TERM; sleep 600 & echo $!; wait",
+            "setsid sh -c 'echo $$; sleep 600' & wait",
+            "setsid sh -c 'trap \"\" TERM; echo $$; sleep 600 & wait' & wait",
+        ],
+        ids=["plain", "deaf", "own session", "deaf in own session"],
+    )
+    def test_is_ended_with_all_ranks(self, command: str, tmp_path: Path) -> None:
+        start = time.monotonic()
+        text = failure(command, tmp_path / "out", timeout_seconds=1.0)
+        assert "did not end within 1 s and was stopped" in text
+        assert "Raise --timeout" in text
+        rank = self.rank(tmp_path / "out")
+        wait_until(lambda: not is_running(rank), seconds=2.0)
+        assert time.monotonic() - start < 10
+
+    def test_a_rank_runs_until_it_is_stopped(self, trace: Path, tmp_path: Path) -> None:
+        """The companion: a process that nobody stops is seen to be running."""
+        started = 'until [ -s "$TTRACE_OUT/output.log" ]; do sleep 0.02; done'
+        daemon = f"setsid sh -c 'echo $$; exec sleep 600' & {started}; {replay(trace)}"
+        run_traced(TracedRun(name="x", command=daemon, folder=tmp_path / "out"))
+        rank = self.rank(tmp_path / "out")
+        try:
+            time.sleep(0.2)
+            assert is_running(rank)
+        finally:
+            os.kill(rank, signal.SIGKILL)
+
+    def test_a_command_within_its_time_is_not_stopped(self, trace: Path, tmp_path: Path) -> None:
+        command = f"sleep 0.3; {replay(trace)}"
+        run = TracedRun(name="x", command=command, folder=tmp_path / "out", timeout_seconds=30)
+        run_traced(run)
+
+    def test_from_the_command_line(self, tmp_path: Path) -> None:
+        out = ("--out", tmp_path / "out", "--timeout", "1")
+        outcome = invoke("run", *out, "--", "sh", "-c", "echo waiting for rank 3; sleep 600")
+        outcome.require(2, "did not end within 1 s", "waiting for rank 3")
+
+    @pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    def test_ending_ttrace_ends_the_command(
+        self, sign: signal.Signals, code: int, tmp_path: Path
+    ) -> None:
+        log = tmp_path / "out" / "output.log"
+
+        def interrupt() -> None:
+            wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+            assert is_running(self.rank(log.parent))
+            os.kill(os.getpid(), sign)
+
+        other = threading.Thread(target=interrupt)
+        other.start()
+        rank = "sleep 600 & echo $!; wait"
+        # A shell that starts tests in the background lets them ignore interrupts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            outcome = invoke("run", "--out", log.parent, "--timeout", "20", "--", "sh", "-c", rank)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        other.join()
+        outcome.require(code)
+        wait_until(lambda: not is_running(self.rank(log.parent)), seconds=2.0)
+
+
+class TestFolder:
+    def test_an_empty_one_is_used(self, trace: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        out = ("run", "--out", tmp_path / "out", "--")
+        invoke(*out, "sh", "-c", replay(trace)).require(0)
+
+    def test_the_current_one_is_used(
+        self, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        invoke("run", "--out", ".", "--", "sh", "-c", replay(trace)).require(0)
+        assert {path.name for path in tmp_path.iterdir()} == {"output.log", "rank-00000"}
+
+    @pytest.mark.parametrize("command", ["run", "diff", "demo"])
+    def test_one_with_files_is_refused_and_untouched(self, command: str, tmp_path: Path) -> None:
+        kept = tmp_path / "out" / "thesis.txt"
+        kept.parent.mkdir()
+        kept.write_text("precious")
+        more = {
+            "run": ("--", "true"),
+            "diff": ("--reference", "true", "--candidate", "true"),
+            "demo": (),
+        }[command]
+        outcome = invoke(command, "--out", kept.parent, *more)
+        outcome.require(2, f"{kept.parent} exists and is not an empty folder", "--out")
+        assert [path.name for path in kept.parent.iterdir()] == ["thesis.txt"]
+        assert kept.read_text() == "precious"
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+    def test_a_file_in_the_way_is_refused(self, tmp_path: Path) -> None:
+        file = tmp_path / "out"
+        file.write_text("precious")
+        with pytest.raises(UsageError, match="is not an empty folder"):
+            prepare_folder(file)
+        with pytest.raises(UsageError, match=r"cannot write to .*: Not a directory; choose"):
+            prepare_folder(file / "inside")
+        assert file.read_text() == "precious"
+
+    def test_one_that_cannot_be_made_is_refused(self) -> None:
+        outcome = invoke("run", "--out", "/proc/ttrace", "--", "true")
+        outcome.require(2, "cannot write to /proc/ttrace", "choose another folder with --out")

@@ -1,0 +1,161 @@
+"""Machine forms: JSON against its schema and back, JUnit, Markdown, GitHub, and the HTML's text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.support.invoking import check_golden, invoke, strict_json
+from tests.support.made_results import made
+from ttrace import report
+from ttrace.core.results import CheckResult, Verdict
+from ttrace.report import github, html, junit, markdown
+from ttrace.report.json_file import dumps
+
+HOSTILE = "<img src=x onerror=alert(1)>|`]]>\x07&\n::error::x"
+CLEAN, FAILING = made(2), made(2, wrong_layer=1)
+SCHEMA = json.loads((Path(report.__file__).parent / "result.schema.json").read_text())
+
+
+def hostile() -> CheckResult:
+    first = FAILING.tensors[-1]
+    bad = replace(
+        first,
+        id=replace(first.id, module=HOSTILE),
+        verdict=Verdict.MISMATCH,
+        ratio=math.inf,
+        note=HOSTILE,
+    )
+    culprit = replace(FAILING.culprits[0], where=HOSTILE, reason=HOSTILE, evidence=(bad.id,))
+    return replace(FAILING, tensors=(*FAILING.tensors[:-1], bad), culprits=(culprit,))
+
+
+RESULTS = {"clean": CLEAN, "failing": FAILING, "hostile": hostile()}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_json_obeys_its_schema_and_reads_back(name: str) -> None:
+    data = strict_json(dumps(RESULTS[name].to_json()))
+    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    assert CheckResult.from_json(data) == RESULTS[name]
+
+
+def test_result_of_schema_3_is_still_read() -> None:
+    data = strict_json(dumps(FAILING.to_json()))
+    data["schema"] = 3
+    for run in data["runs"]:
+        del run["facts"]
+    for detail in data["details"]:
+        del detail["diagnosis"]
+    old = CheckResult.from_json(data)
+    assert old == replace(FAILING, runs=tuple(replace(run, facts={}) for run in FAILING.runs))
+
+
+def test_every_tensor_is_one_line_of_json() -> None:
+    both = replace(FAILING, isolation=FAILING)
+    lines = [line.strip() for line in dumps(both.to_json()).splitlines()]
+    assert sum(line.startswith('{"id":"step0/') for line in lines) == 2 * (
+        len(FAILING.tensors) + len(FAILING.details)
+    )
+
+
+def test_isolated_result_is_part_of_the_schema() -> None:
+    both = replace(FAILING, isolation=FAILING)
+    data = strict_json(dumps(both.to_json()))
+    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    assert CheckResult.from_json(data) == both
+
+
+def test_schema_refuses_what_is_not_documented() -> None:
+    data = strict_json(dumps(CLEAN.to_json()))
+    data["tensors"][0]["surprise"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(data)
+
+
+@pytest.mark.parametrize("name", ["clean", "failing"])
+def test_forms_match_their_golden_files(name: str) -> None:
+    result = RESULTS[name]
+    check_golden(f"{name}.junit.xml", junit.render(result))
+    check_golden(f"{name}.md", markdown.render(result))
+    check_golden(f"{name}.github.txt", "\n".join(github.workflow_commands(result)) + "\n")
+    few = replace(result, tensors=(*result.tensors[:1], *result.failures[:1]), details=())
+    check_golden(f"{name}.json", dumps(few.to_json()))
+
+
+def test_junit_counts_its_cases() -> None:
+    suite = ET.fromstring(junit.render(FAILING))[0]
+    assert int(suite.get("tests") or 0) == len(suite.findall("testcase"))
+    assert int(suite.get("failures") or 0) == len(suite.findall("*/failure")) > 1
+    assert suite.find("testcase/failure").get("message").startswith("NOT EQUIVALENT")
+
+
+def test_nothing_compared_is_a_junit_failure() -> None:
+    empty = replace(CLEAN, tensors=())
+    assert ET.fromstring(junit.render(empty))[0].get("failures") == "1"
+
+
+def test_hostile_names_stay_text_in_every_form() -> None:
+    result = hostile()
+    cases = ET.fromstring(junit.render(result)).iter("testcase")
+    assert any("<img src=x" in (case.get("name") or "") for case in cases)
+    assert all(line.startswith("::error ") for line in github.workflow_commands(result))
+    assert len(github.workflow_commands(result)) == 1
+    outside = re.sub(r"(`+) ?.*?[^`]\1(?!`)", "", markdown.render(result))
+    assert "<img" not in outside
+    page = html.render(result)
+    assert "<img" not in page
+    assert page.count("</script>") == 2
+
+
+def test_html_is_small_alone_and_says_the_verdict_without_a_script() -> None:
+    page = html.render(made(64, wrong_layer=40, ranks=8))
+    packed = re.search(r'type="text/plain">([^<]*)<', page)
+    assert packed is not None
+    assert len(page) - len(packed[1]) < 400_000
+    assert '<h1 id="headline">NOT EQUIVALENT: layers.40.feed_forward.w2, backward</h1>' in page
+    data = json.loads(gzip.decompress(base64.b64decode(packed[1])))
+    assert len(data["comparisons"][0]["step"]) == len(made(64).tensors)
+
+
+def test_html_loads_nothing_from_elsewhere() -> None:
+    page = html.render(FAILING)
+    assert re.findall(r"""(?:src|href)=["'](?!#)[^"']*""", page) == []
+    assert set(re.findall(r"https?://[^\"' )]*", page)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_report_makes_every_form_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "result.json"
+    source.write_text(dumps(FAILING.to_json()))
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    files = {form: tmp_path / f"report.{form}" for form in ("html", "junit", "markdown")}
+    options = [part for form, file in files.items() for part in (f"--{form}", file)]
+    done = invoke("report", source, *options, "--github")
+    done.require(1, "::error file=model.py,line=42,title=NOT EQUIVALENT")
+    assert files["html"].read_text() == html.render(FAILING)
+    assert files["junit"].read_text() == junit.render(FAILING)
+    assert files["markdown"].read_text() == summary.read_text() == markdown.render(FAILING)
+
+
+def test_report_alone_prints(tmp_path: Path) -> None:
+    source = tmp_path / "result.json"
+    source.write_text(dumps(CLEAN.to_json()))
+    invoke("report", source).require(0, "EQUIVALENT: all")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 3}', '{"schema": 1}'])
+def test_report_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(text)
+    invoke("report", tmp_path / "result.json").require(2, "result")

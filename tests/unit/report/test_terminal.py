@@ -1,0 +1,258 @@
+"""The report as text: piped, so that it has no colours and fits a golden file."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tests.support.invoking import check_golden
+from ttrace.core.ids import TensorId
+from ttrace.core.layout import Layout, Run
+from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.record import Record
+from ttrace.core.results import CheckResult, Coverage, Culprit, TensorResult, Tolerance, Verdict
+from ttrace.core.statistics import Statistics
+from ttrace.report.terminal import headline, print_check, print_tensor
+
+MEASURED = Statistics(
+    count=64,
+    error_norm=1e-6,
+    reference_norm=10.0,
+    candidate_norm=10.0,
+    dot=100.0,
+    max_error=1e-6,
+    error_sum=0.0,
+    nonfinite_reference=0,
+    nonfinite_candidate=0,
+    unequal=12,
+)
+HOSTILE = ("[red]x[/]", "<img src=x onerror=alert(1)>", r"back\slash\[", ":100: :smile:", "日本語")
+
+
+def result(name: str, verdict: Verdict, order: int, **more: object) -> TensorResult:
+    plain = TensorResult(
+        id=TensorId.parse(f"step0/{name}"),
+        verdict=verdict,
+        order=order,
+        shape=(8, 8),
+        dtype="float32",
+        statistics=MEASURED,
+        tolerance=Tolerance(error_norm=3e-6, source="3 x noise of perturbed reference"),
+        ratio=1 / 3,
+        error_eps=0.84,
+    )
+    return replace(plain, **more)
+
+
+GOOD = (
+    result("layers.0.wq:param.weight", Verdict.PASS, 0, ratio=0.0, note="equal"),
+    result("layers.0.wq:output.0", Verdict.PASS, 1),
+    result("layers.1.wq:output.0", Verdict.PASS, 2, ratio=0.875),
+)
+
+EQUIVALENT = CheckResult(
+    reference="out/reference",
+    candidate="out/candidate",
+    perturbed=("out/perturbed-1",),
+    tensors=(replace(GOOD[0], statistics=replace(MEASURED, unequal=0)), *GOOD[1:]),
+    coverage=Coverage(modules=4, hooks_expected=12, hooks_fired=12),
+)
+
+UNDECIDED = CheckResult(
+    reference="out/reference",
+    candidate="out/candidate",
+    perturbed=(),
+    tensors=(
+        GOOD[0],
+        result(
+            "layers.0.wq:output.0",
+            Verdict.UNDECIDED,
+            1,
+            tolerance=None,
+            ratio=None,
+            note="differs, and no perturbed reference has it to tell how much rounding "
+            "explains; pass --perturbed",
+        ),
+        result("layers.1.wq:output.0", Verdict.UNDECIDED, 2, statistics=None, error_eps=None),
+    ),
+    coverage=Coverage(
+        modules=4,
+        never_called=("layers.9",),
+        hooks_expected=12,
+        hooks_fired=11,
+        unfired=("step0/layers.1.wq:grad_output.0",),
+        faults=("step0/layers.3.wq:output.0: OSError: No space left on device",),
+    ),
+    notes=("the last journal line was torn and is ignored",),
+)
+
+
+def failing(names: int = 12) -> CheckResult:
+    wrong = [
+        result(
+            f"layers.{index}.feed_forward:output.0",
+            Verdict.MISMATCH,
+            index,
+            ratio=123456.0 * (index + 1),
+            note="a constant factor of 2",
+        )
+        for index in range(names)
+    ]
+    wrong[1] = replace(wrong[1], verdict=Verdict.CONFLICT, note="replicas on rank 1 disagree")
+    wrong[2] = replace(wrong[2], ratio=math.inf, error_eps=math.inf, note="")
+    culprits = [
+        Culprit(
+            where=f"layers.{index}.feed_forward",
+            part="forward",
+            reason="its output is the first wrong tensor: 1.2e+05 times its tolerance",
+            evidence=(wrong[index].id,),
+        )
+        for index in range(10)
+    ]
+    extra = result("metric:output.0", Verdict.EXTRA, 90, statistics=None, note="only here")
+    return replace(EQUIVALENT, tensors=(*GOOD, *wrong, extra), culprits=tuple(culprits))
+
+
+def printed(check: CheckResult, *, terminal: bool = False) -> str:
+    colours = "standard" if terminal else None
+    console = Console(file=io.StringIO(), width=150, force_terminal=terminal, color_system=colours)
+    print_check(check, console)
+    text = console.file.getvalue()
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("equivalent", EQUIVALENT),
+        ("failing", failing()),
+        ("failing_once", replace(failing(), culprits=failing().culprits[:1])),
+        ("undecided", UNDECIDED),
+    ],
+)
+def test_a_report_is_that_of_the_golden_file(name: str, check: CheckResult) -> None:
+    check_golden(f"{name}.txt", printed(check))
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED])
+def test_a_terminal_of_any_width_breaks_no_word(check: CheckResult, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_check(check, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    for tensor in (check.failures or check.undecided)[:10]:
+        assert str(tensor.id) in text
+        assert set(tensor.note.split()) <= set(text.split())
+    whole = {word for line in printed(check).splitlines() for word in line.split()}
+    headed = [line.split() for line in text.partition("tensor  ")[0].splitlines()]
+    assert {word for line in headed for word in line} <= whole
+
+
+def test_an_endless_name_is_folded_not_cut() -> None:
+    long = replace(failing().failures[0], note="")
+    long = replace(long, id=replace(long.id, module=".".join(map(str, range(60)))))
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    print_check(replace(EQUIVALENT, tensors=(long,)), console)
+    cells = [line[:39].strip() for line in console.file.getvalue().splitlines()]
+    assert str(long.id) in "".join(cells)
+
+
+@pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED])
+def test_colours_are_for_terminals_only(check: CheckResult) -> None:
+    assert "\x1b" not in printed(check)
+    assert "\x1b[" in printed(check, terminal=True)
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (EQUIVALENT, "EQUIVALENT: all 3 tensors within tolerance (1 exactly equal"),
+        (failing(), "NOT EQUIVALENT: layers.0.feed_forward, forward (and 9 more)"),
+        (replace(failing(), culprits=()), "NOT EQUIVALENT: step0/layers.0.feed_forward:output.0"),
+        (UNDECIDED, "UNDECIDED: 2 tensors, first step0/layers.0.wq:output.0: differs, and"),
+        (replace(EQUIVALENT, tensors=()), "UNDECIDED: nothing could be compared"),
+    ],
+)
+def test_the_headline_says_it_all(check: CheckResult, words: str) -> None:
+    assert headline(check).startswith(words)
+    assert "\n" not in headline(check)
+
+
+class TestNames:
+    def named(self, name: str) -> CheckResult:
+        """A stranger's name at every place where one can stand."""
+        wrong = result("x:output.0", Verdict.MISMATCH, 0, note=f"note {name}")
+        wrong = replace(wrong, id=replace(wrong.id, module=name))
+        culprit = Culprit(where=name, part="forward", reason=f"why {name}", evidence=(wrong.id,))
+        coverage = Coverage(never_called=(name,), faults=(name,), unfired=(name,))
+        return replace(
+            EQUIVALENT,
+            tensors=(wrong,),
+            culprits=(culprit, culprit),
+            coverage=coverage,
+            notes=(name,),
+        )
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_are_shown_as_they_are(self, name: str) -> None:
+        text = printed(self.named(name))
+        for words in (
+            f"NOT EQUIVALENT: {name}, forward",
+            f"  {name}, forward: why {name}",
+            f"step0/{name}:output.0",
+            f"note {name}",
+            f"no gradient reached: {name}",
+            f"never called: {name}",
+            f"could not be recorded: {name}",
+            f"\n{name}\n",
+        ):
+            assert words in text
+
+    def test_cannot_steer_the_terminal(self) -> None:
+        text = printed(self.named("a\x1b[2Jb\rc\x07"))
+        assert not {"\x1b", "\r", "\x07"} & set(text)
+        assert r"NOT EQUIVALENT: a\x1b[2Jb\rc\x07, forward" in text
+
+    @pytest.mark.parametrize("name", HOSTILE[:1] + HOSTILE[3:4])
+    def test_a_console_would_change_them(self, name: str) -> None:
+        console = Console(file=io.StringIO(), width=150)
+        console.print(name)
+        assert name not in console.file.getvalue()
+
+
+class TestTensor:
+    def shown(self, layout: Layout, **more: object) -> str:
+        record = Record(
+            id=TensorId.parse("step0/a:param.weight"),
+            rank=3,
+            sequence=0,
+            dtype="float32",
+            shape=layout.local_shape,
+        )
+        tensor = LogicalTensor(
+            shape=layout.shape, pieces=(Piece(layout=layout, records=(record,)),)
+        )
+        console = Console(file=io.StringIO(), width=150)
+        print_tensor("step0/a:param.weight", replace(tensor, **more), None, console)
+        return console.file.getvalue()
+
+    @pytest.mark.parametrize(
+        ("runs", "text"),
+        [
+            ((Run(0, 4),), "[0:4]"),
+            ((Run(None, 2), Run(0, 2)), "[pad 2|0:2]"),
+            ((), "[nothing]"),
+        ],
+    )
+    def test_a_layout_is_no_markup(self, runs: tuple[Run, ...], text: str) -> None:
+        assert f" {text} " in self.shown(Layout(shape=(4,), runs=(runs,)))
+
+    def test_what_no_rank_holds_is_said(self) -> None:
+        layout = Layout(shape=(4,), runs=((Run(0, 2),),))
+        assert "no rank holds [2:4]" in self.shown(layout, gaps=("[2:4]",))
+        assert "no rank holds" not in self.shown(layout)
