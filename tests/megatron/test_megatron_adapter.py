@@ -181,8 +181,8 @@ def test_activations_of_transformer_engine_are_laid_out_by_class_name(
         dispatches=Dispatches(RANKS.tp, RANKS.cp),
         experts={},
     )
-    spot = activations.spot(kind(), slot_kind, "0", torch.empty(shape))
-    assert spot is not None
-    assert spot.layout is not None
-    assert spot.layout.shape == whole
-    assert spot.layout.local_shape == shape
+    boundary = activations.boundary(kind(), slot_kind, "0", torch.empty(shape))
+    assert boundary is not None
+    assert boundary.layout is not None
+    assert boundary.layout.shape == whole
+    assert boundary.layout.local_shape == shape

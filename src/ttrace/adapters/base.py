@@ -19,7 +19,7 @@ from ttrace.core.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Coordinates:
     """Where this rank stands: its coordinates on the mesh axes and among data-parallel ranks."""
 
     rank: int
@@ -45,7 +45,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class SentTokens:
     """Rows of a tensor that belong to the samples of one rank, and where they stand among them.
 
     `layout` is that of a dense tensor with a place for each of them; other places are zero.
@@ -58,7 +58,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class BoundarySpec:
     """Where a tensor at a module's boundary belongs, as far as the framework knows.
 
     `dims` is the order of dims to record in, where layouts of the model differ in it. `layout` may
@@ -69,11 +69,13 @@ class Spot:
     dims: tuple[int, ...] = ()
     layout: Layout | None = None
     batch_dim: int | None = None  # of the samples; NO_BATCH where there is none, None: not known
-    rows: tuple[Rows, ...] = ()  # the tensor's first dim, where tokens were sent between ranks
+    rows: tuple[
+        SentTokens, ...
+    ] = ()  # the tensor's first dim, where tokens were sent between ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ParameterPart:
     """A part of something that belongs to a parameter, as this rank holds it."""
 
     slot: str
@@ -94,7 +96,7 @@ class Adapter(Protocol):
 
     name: str
 
-    def place(self) -> Place:
+    def coordinates(self) -> Coordinates:
         """This rank's coordinates."""
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -124,7 +126,7 @@ class Adapter(Protocol):
     def main_grad(self, parameter: nn.Parameter) -> torch.Tensor | None:
         """The gradient that the optimizer will use."""
 
-    def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
+    def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
         """What this rank holds of a parameter, one of its gradients, or its state."""
 
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
@@ -142,7 +144,9 @@ class Adapter(Protocol):
     def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
         """Calls `before(parameters)` when their gradients, accumulated, are about to be reduced."""
 
-    def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
+    def boundary(
+        self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> BoundarySpec | None:
         """Where an input, an output, or the gradient of one belongs; None: leave it out."""
 
     def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
@@ -151,7 +155,7 @@ class Adapter(Protocol):
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
         """Calls `aside` for losses that the module which runs now makes but does not return."""
 
-    def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
+    def to_local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         """The plain local tensor, and its layout if the tensor itself knows it."""
 
     def loss_layout(self) -> Layout | None:
@@ -160,8 +164,8 @@ class Adapter(Protocol):
     def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with its pending reductions done: a collective of all ranks that hold it."""
 
-    def rewrap(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The inverse of localise: a tensor of the kind of `like` around new local values."""
+    def wrap_like(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The inverse of to_local: a tensor of the kind of `like` around new local values."""
 
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
         """`tensor` took the place of `source`: what is known of its layout goes on to hold."""

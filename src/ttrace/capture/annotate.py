@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ttrace.adapters.base import Adapter, Spot
+from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
@@ -65,12 +65,12 @@ def annotate(
     module.__dict__[_ATTRIBUTE] = module.__dict__.get(_ATTRIBUTE, {}) | known
 
 
-def spot_of(
+def boundary_of(
     adapter: Adapter, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
-) -> Spot | None:
+) -> BoundarySpec | None:
     """Where a tensor belongs: by annotation, or as the adapter says."""
     annotated: Mapping[tuple[Kind, str], Split] = module.__dict__.get(_ATTRIBUTE, {})
     split = annotated.get((_FORWARD.get(kind, kind), slot))
     if split is None:
-        return adapter.spot(module, kind, slot, tensor)
-    return Spot(slot=slot, layout=split.layout(adapter.localise(tensor)[0].shape))
+        return adapter.boundary(module, kind, slot, tensor)
+    return BoundarySpec(slot=slot, layout=split.layout(adapter.to_local(tensor)[0].shape))

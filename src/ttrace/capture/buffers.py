@@ -33,6 +33,6 @@ class Buffers:
                 yield path, name, value
 
     def _digest(self, value: torch.Tensor) -> str:
-        local, _ = self._adapter.localise(value)
+        local, _ = self._adapter.to_local(value)
         digest: str = xxhash.xxh3_64_hexdigest(tensor_bytes(local.cpu()))
         return digest

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ttrace.adapters.base import Adapter, Spot
+from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.adapters.leaves import input_leaves, leaves, map_leaves
-from ttrace.capture.annotate import spot_of
+from ttrace.capture.annotate import boundary_of
 from ttrace.capture.calls import Call, Calls
 from ttrace.capture.noise import Noise
 from ttrace.capture.objects import ObjectMemory
@@ -143,7 +143,7 @@ class ModuleHooks:
         first = None
         try:
             inputs += input_leaves(args, kwargs)
-            first = next((self._adapter.localise(tensor)[0] for _, tensor in inputs), None)
+            first = next((self._adapter.to_local(tensor)[0] for _, tensor in inputs), None)
         finally:
             # Also after a fault: `leave` will run.
             call = self.calls.enter(path, module, first, self._adapter.microbatch())
@@ -174,21 +174,23 @@ class ModuleHooks:
     def _record(
         self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
     ) -> None:
-        spot = spot_of(self._adapter, call.module, kind, slot, tensor)
-        if spot is None:
+        boundary = boundary_of(self._adapter, call.module, kind, slot, tensor)
+        if boundary is None:
             return
         self._recorder.value(
-            self._id(call, kind, spot.slot),
+            self._id(call, kind, boundary.slot),
             tensor,
             microbatch=call.microbatch,
             recompute=call.recompute,
-            spot=spot,
+            boundary=boundary,
         )
-        backward = spot_of(self._adapter, call.module, gradient_kind, slot, tensor)
+        backward = boundary_of(self._adapter, call.module, gradient_kind, slot, tensor)
         if _expects_gradient(tensor) and backward is not None:
             self._watch(call, self._id(call, gradient_kind, backward.slot), tensor, backward)
 
-    def _watch(self, call: Call, id_: TensorId, tensor: torch.Tensor, spot: Spot) -> None:
+    def _watch(
+        self, call: Call, id_: TensorId, tensor: torch.Tensor, boundary: BoundarySpec
+    ) -> None:
         """Record the gradient of this tensor, over all its uses, when backward reaches it."""
         key = (id_, call.microbatch)
         if key in self._pending and (self._pending[key] or not call.recompute):
@@ -225,7 +227,7 @@ class ModuleHooks:
                 id_,
                 grad if noisy is None else noisy,
                 microbatch=call.microbatch,
-                spot=spot,
+                boundary=boundary,
             )
             return noisy
 

@@ -38,16 +38,16 @@ class Noise:
         weights, fp32 candidates reach 2.3 times the noise of the reference (measured). Products of
         bf16 and fp16 are summed in fp32, far below their own rounding, so those need none.
         """
-        local, _ = self._adapter.localise(tensor)
+        local, _ = self._adapter.to_local(tensor)
         if local.dtype not in _ACCUMULATED_IN_OWN_DTYPE:
             return lambda: None
         saved = local.clone()
         local.copy_(self._values(local, key))
-        return lambda: _restore(self._adapter.localise(tensor)[0], saved)
+        return lambda: _restore(self._adapter.to_local(tensor)[0], saved)
 
     def _shift(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
-        local, _ = self._adapter.localise(tensor)
-        return self._adapter.rewrap(self._values(local, key), like=tensor)
+        local, _ = self._adapter.to_local(tensor)
+        return self._adapter.wrap_like(self._values(local, key), like=tensor)
 
     def _values(self, local: torch.Tensor, key: str) -> torch.Tensor:
         generator = torch.Generator(device=local.device)

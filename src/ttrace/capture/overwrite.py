@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 import xxhash
 
-from ttrace.adapters.base import Adapter, Rows
+from ttrace.adapters.base import Adapter, SentTokens
 from ttrace.capture.noise import Noise
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
@@ -31,8 +31,8 @@ class Overwriter:
         self._plan = plan
         self._adapter = adapter
         self._noise = noise
-        place = adapter.place()
-        self._rank, self._axes = place.rank, place.axes
+        coordinates = adapter.coordinates()
+        self._rank, self._axes = coordinates.rank, coordinates.axes
         self._scales: dict[int, float] = {}
         self._spans = SpanReader(plan.reference)
         self._reader = BlockReader(self._spans)
@@ -65,7 +65,7 @@ class Overwriter:
         values = cut(id_, 0, tensor, id_, layout)
         if values is not None:
             with torch.no_grad():
-                self._adapter.localise(tensor)[0].copy_(self._adapter.localise(values)[0])
+                self._adapter.to_local(tensor)[0].copy_(self._adapter.to_local(values)[0])
 
     def sent(
         self,
@@ -73,13 +73,13 @@ class Overwriter:
         microbatch: int,
         like: torch.Tensor,
         place_id: TensorId,
-        rows: Sequence[Rows],
+        rows: Sequence[SentTokens],
     ) -> torch.Tensor | None:
         """As `value`, for tokens that several ranks sent here: each from its place among theirs.
 
         A token that the reference did not send here gets zeros.
         """
-        local, _ = self._adapter.localise(like)
+        local, _ = self._adapter.to_local(like)
         result = torch.zeros_like(local)
         for part in rows:
             layout, share = self._sits(id_, microbatch, place_id, part.layout, part.origin)
@@ -88,7 +88,7 @@ class Overwriter:
             dense = self._values(id_, microbatch, layout, share, None).to(local.dtype)
             flat = dense.view(-1, *local.shape[1:])
             result[part.rows] = flat[part.places.cpu()].to(local.device)
-        result = self._adapter.rewrap(result, like=like)
+        result = self._adapter.wrap_like(result, like=like)
         return result if self._noise is None else self._noise.on(result, f"{id_}@{microbatch}")
 
     def _cut(
@@ -100,7 +100,7 @@ class Overwriter:
         inner: Layout | None = None,
         dims: tuple[int, ...] = (),
     ) -> torch.Tensor | None:
-        local, own = self._adapter.localise(like)
+        local, own = self._adapter.to_local(like)
         layout, share = self._sits(id_, microbatch, place_id, own or inner, None)
         if layout is None or math.prod(layout.local_shape) != local.numel():
             return None
@@ -110,7 +110,7 @@ class Overwriter:
         if layout.volume < local.numel():  # the reference has nothing for padding
             held = _as_held(_is_held(layout), local.shape, dims).to(local.device)
             cut = torch.where(held, cut, local)
-        return self._adapter.rewrap(cut, like=like)
+        return self._adapter.wrap_like(cut, like=like)
 
     def _sits(
         self,

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 import xxhash
 
-from ttrace.adapters.base import Adapter, Spot
+from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.capture.objects import ObjectMemory
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
@@ -45,22 +45,22 @@ class Recorder:
         microbatch: int = 0,
         recompute: bool = False,
         layout: Layout | None = None,
-        spot: Spot | None = None,
+        boundary: BoundarySpec | None = None,
         sequence: int | None = None,
     ) -> Record | None:
-        """Record a tensor; `layout` or the spot's is used where it does not know its own."""
+        """Record a tensor; `layout` or the boundary's is used where it does not know its own."""
         if self._broken:
             return None
         if sequence is None:
             sequence = self.next_sequence()
-        local, own_layout = self._adapter.localise(tensor)
+        local, own_layout = self._adapter.to_local(tensor)
         local = local.cpu()
-        if spot is not None and spot.rows:
-            self._sent(id, local, spot, sequence, microbatch=microbatch, recompute=recompute)
+        if boundary is not None and boundary.rows:
+            self._sent(id, local, boundary, sequence, microbatch=microbatch, recompute=recompute)
             return None
-        if spot is not None:
-            local = local.permute(spot.dims) if spot.dims else local
-            layout = spot.layout
+        if boundary is not None:
+            local = local.permute(boundary.dims) if boundary.dims else local
+            layout = boundary.layout
         known = self._values.find(tensor)
         if known is not None and _is_same_sum(known, id, layout) and _holds(known, local):
             shared = replace(
@@ -84,7 +84,7 @@ class Recorder:
             microbatch=microbatch,
             recompute=recompute,
             layout=own_layout,
-            batch_dim=None if spot is None else spot.batch_dim,
+            batch_dim=None if boundary is None else boundary.batch_dim,
         )
         written = self._write(record, local)
         if written is not None:
@@ -95,14 +95,14 @@ class Recorder:
         self,
         id_: TensorId,
         local: torch.Tensor,
-        spot: Spot,
+        boundary: BoundarySpec,
         sequence: int,
         *,
         microbatch: int,
         recompute: bool,
     ) -> None:
         """Tokens that other ranks sent here: one dense record for each of these ranks."""
-        for part in spot.rows:
+        for part in boundary.rows:
             dense = local.new_zeros(part.layout.local_shape)
             flat = dense.view(-1, *local.shape[1:])
             flat[part.places.cpu()] = local[part.rows.cpu()]
@@ -115,7 +115,7 @@ class Recorder:
                 microbatch=microbatch,
                 recompute=recompute,
                 layout=part.layout,
-                batch_dim=spot.batch_dim,
+                batch_dim=boundary.batch_dim,
                 origin=part.origin,
             )
             self._write(record, dense)

@@ -48,13 +48,13 @@ class RecordingTracer:
         taps: bool = False,
         plans: Path | None = None,
     ) -> None:
-        place = adapter.place()
+        coordinates = adapter.coordinates()
         info = RankInfo(
-            rank=place.rank,
-            world_size=place.world_size,
-            axes=place.axes,
-            batch=place.batch,
-            loss_parts=place.loss_parts,
+            rank=coordinates.rank,
+            world_size=coordinates.world_size,
+            axes=coordinates.axes,
+            batch=coordinates.batch,
+            loss_parts=coordinates.loss_parts,
             adapter=adapter.name,
             device=_device(adapter),
             perturbed=noise_seed,
@@ -63,14 +63,14 @@ class RecordingTracer:
             ),
             versions=_versions(),
             facts=_facts(),
-            vocabulary=place.vocabulary,
+            vocabulary=coordinates.vocabulary,
         )
         self._adapter = adapter
-        self._recorder = Recorder(adapter, TraceWriter(folder, info), place.rank)
+        self._recorder = Recorder(adapter, TraceWriter(folder, info), coordinates.rank)
         self._noise = None if noise_seed is None else Noise(noise_seed, adapter)
         self._overwriter = None
         if plans is not None:
-            plan = Plan.read(plan_file(plans, place.rank))
+            plan = Plan.read(plan_file(plans, coordinates.rank))
             self._overwriter = Overwriter(plan, adapter, self._noise)
         self._hooks = self._choose_hooks(taps=taps)
         self._weights = WeightHooks(adapter, self._recorder)
@@ -257,7 +257,7 @@ class RecordingTracer:
     def _is_first_norm(self, norm: torch.Tensor | None) -> bool:
         if norm is None or self._norm is None:
             return norm is self._norm
-        ours, theirs = (self._adapter.localise(each)[0] for each in (self._norm, norm))
+        ours, theirs = (self._adapter.to_local(each)[0] for each in (self._norm, norm))
         return bool((ours == theirs).all())
 
     def _take_clipped(self) -> None:
@@ -284,7 +284,7 @@ class RecordingTracer:
             self._guarded(str(id_), partial(self._take, kind, parameter))
 
     def _take(self, kind: Kind, parameter: Parameter) -> None:
-        for part in self._adapter.held(kind, parameter):
+        for part in self._adapter.parts(kind, parameter):
             id_ = TensorId(step=self._done, module=parameter.module, kind=kind, slot=part.slot)
             self._recorder.value(id_, part.tensor, layout=part.layout)
             if self._overwriter is not None:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ttrace.adapters.base import Adapter, Spot
+from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.adapters.leaves import map_leaves
-from ttrace.capture.annotate import spot_of
+from ttrace.capture.annotate import boundary_of
 from ttrace.capture.calls import Call
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.overwrite import Overwriter
@@ -56,19 +56,19 @@ class TappingHooks(ModuleHooks):
     def _tap(
         self, call: Call, kind: Kind, gradient_kind: Kind, slot: str, tensor: torch.Tensor
     ) -> torch.Tensor:
-        spot = spot_of(self._adapter, call.module, kind, slot, tensor)
-        back = spot_of(self._adapter, call.module, gradient_kind, slot, tensor)
-        if spot is None:
+        boundary = boundary_of(self._adapter, call.module, kind, slot, tensor)
+        back = boundary_of(self._adapter, call.module, gradient_kind, slot, tensor)
+        if boundary is None:
             return tensor
-        forward = self._forward(call, kind, spot)
+        forward = self._forward(call, kind, boundary)
         if isinstance(tensor, nn.Parameter):
-            self._write(call, self._id(call, kind, spot.slot), spot, tensor)
+            self._write(call, self._id(call, kind, boundary.slot), boundary, tensor)
             return tensor
         if not tensor.is_floating_point():
             # What a module chose (experts, say) is its output as any other.
             passed = forward(tensor)
             return passed if kind is Kind.OUTPUT else tensor
-        id_ = self._id(call, kind, spot.slot)
+        id_ = self._id(call, kind, boundary.slot)
         backward: Change = _same
         if back is not None:
             backward = self._backward(call, id_, gradient_kind, back, tensor)
@@ -77,27 +77,34 @@ class TappingHooks(ModuleHooks):
         self._adapter.inherit(tapped, tensor)
         return tapped
 
-    def _forward(self, call: Call, kind: Kind, spot: Spot) -> Change:
-        id_ = self._id(call, kind, spot.slot)
+    def _forward(self, call: Call, kind: Kind, boundary: BoundarySpec) -> Change:
+        id_ = self._id(call, kind, boundary.slot)
 
         def forward(tensor: torch.Tensor) -> torch.Tensor:
-            self._write(call, id_, spot, tensor)
-            replaced = self._reference(id_, call.microbatch, tensor, id_, None, spot)
+            self._write(call, id_, boundary, tensor)
+            replaced = self._reference(id_, call.microbatch, tensor, id_, None, boundary)
             if replaced is not None:
                 return replaced
-            return self._adapter.rewrap(self._adapter.localise(tensor)[0].clone(), like=tensor)
+            return self._adapter.wrap_like(self._adapter.to_local(tensor)[0].clone(), like=tensor)
 
         return forward
 
-    def _write(self, call: Call, id_: TensorId, spot: Spot, tensor: torch.Tensor) -> None:
+    def _write(
+        self, call: Call, id_: TensorId, boundary: BoundarySpec, tensor: torch.Tensor
+    ) -> None:
         self._recorder.value(
-            id_, tensor, microbatch=call.microbatch, recompute=call.recompute, spot=spot
+            id_, tensor, microbatch=call.microbatch, recompute=call.recompute, boundary=boundary
         )
 
     def _backward(
-        self, call: Call, id_: TensorId, gradient_kind: Kind, spot: Spot, tensor: torch.Tensor
+        self,
+        call: Call,
+        id_: TensorId,
+        gradient_kind: Kind,
+        boundary: BoundarySpec,
+        tensor: torch.Tensor,
     ) -> Change:
-        gradient_id = self._id(call, gradient_kind, spot.slot)
+        gradient_id = self._id(call, gradient_kind, boundary.slot)
         key = (gradient_id, call.microbatch)
         if tensor.requires_grad and key not in self._pending:
             self._pending[key] = False
@@ -112,9 +119,11 @@ class TappingHooks(ModuleHooks):
                 gradient_id,
                 grad,
                 microbatch=call.microbatch,
-                spot=spot,
+                boundary=boundary,
             )
-            replaced = self._reference(gradient_id, call.microbatch, grad, id_, spot.layout, spot)
+            replaced = self._reference(
+                gradient_id, call.microbatch, grad, id_, boundary.layout, boundary
+            )
             return grad if replaced is None else replaced
 
         return lambda grad: _or(grad, self._guarded(str(gradient_id), lambda: backward(grad)))
@@ -126,14 +135,14 @@ class TappingHooks(ModuleHooks):
         tensor: torch.Tensor,
         place_id: TensorId,
         inner: Layout | None,
-        spot: Spot,
+        boundary: BoundarySpec,
     ) -> torch.Tensor | None:
         """What the reference has in place of this tensor, if it is to be overwritten."""
         if self._overwriter is None:
             return None
-        if spot.rows:
-            return self._overwriter.sent(id_, microbatch, tensor, place_id, spot.rows)
-        return self._overwriter.value(id_, microbatch, tensor, place_id, inner, spot.dims)
+        if boundary.rows:
+            return self._overwriter.sent(id_, microbatch, tensor, place_id, boundary.rows)
+        return self._overwriter.value(id_, microbatch, tensor, place_id, inner, boundary.dims)
 
 
 def _same(grad: torch.Tensor) -> torch.Tensor:

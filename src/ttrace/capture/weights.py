@@ -139,7 +139,7 @@ class WeightHooks:
         key = (name, microbatch)
         if key in self._recorded:
             raise RuntimeError("its gradient arrived twice; only the first is kept")
-        local, layout = self._adapter.localise(grad)
+        local, layout = self._adapter.to_local(grad)
         layout = layout or self._adapter.local_gradient_layout(*name)
         if self._uses[key] <= 1:
             self._write(name, microbatch, _Sum(grad, layout, self._recorder.next_sequence()))

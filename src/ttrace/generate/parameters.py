@@ -139,8 +139,8 @@ class _Shard:
 
 def _shard(parameter: Parameter, adapter: Adapter) -> _Shard:
     tensor = parameter.tensor
-    local, known = adapter.localise(tensor)
-    held = next(adapter.held(Kind.PARAM, parameter), None)
+    local, known = adapter.to_local(tensor)
+    held = next(adapter.parts(Kind.PARAM, parameter), None)
     known = known or (held.layout if held is not None else None)
     fault = ""
     if local.device.type == "meta":

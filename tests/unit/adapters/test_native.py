@@ -165,7 +165,7 @@ class TestTracedWrappers:
 class TestTensors:
     def test_a_plain_tensor_is_itself_without_a_layout(self) -> None:
         x = torch.ones(2, requires_grad=True)
-        local, layout = find_adapter(model()).localise(x)
+        local, layout = find_adapter(model()).to_local(x)
         assert (local.data_ptr(), local.requires_grad, layout) == (x.data_ptr(), False, None)
 
     @pytest.mark.usefixtures("group")
@@ -173,10 +173,10 @@ class TestTensors:
         adapter = find_adapter(model())
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
         x = DTensor.from_local(torch.ones(2, 4), mesh, [Replicate(), Shard(1)])
-        local, layout = adapter.localise(x)
+        local, layout = adapter.to_local(x)
         assert type(local) is torch.Tensor
         assert layout == Layout.full((2, 4)).shard(1, 0, 1)
-        again = adapter.rewrap(local * 2, like=x)
+        again = adapter.wrap_like(local * 2, like=x)
         assert isinstance(again, DTensor)
         assert (again.placements, again.shape) == (x.placements, x.shape)
 
@@ -201,9 +201,10 @@ class TestTensors:
         with adapter.tracking():
             tracked = x.to_local()
         assert DTensor.to_local is original
-        assert adapter.localise(tracked)[1] == Layout.full((2, 4)).shard(1, 0, 1)
-        assert adapter.localise(x.to_local())[1] is None
+        assert adapter.to_local(tracked)[1] == Layout.full((2, 4)).shard(1, 0, 1)
+        assert adapter.to_local(x.to_local())[1] is None
 
     def test_one_process_has_the_whole_batch(self) -> None:
-        place = find_adapter(model()).place()
-        assert (place.rank, place.world_size, place.axes, place.batch) == (0, 1, {}, (0, 1))
+        coordinates = find_adapter(model()).coordinates()
+        assert (coordinates.rank, coordinates.world_size) == (0, 1)
+        assert (coordinates.axes, coordinates.batch) == ({}, (0, 1))

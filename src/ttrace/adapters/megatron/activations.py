@@ -1,7 +1,7 @@
 """Where the inputs and outputs of Megatron's modules belong: slot, layout and batch dim.
 
-Enters: a module, a slot, the tensor's shape. Leaves: a Spot, or None for what a pipeline stage
-hands on in place of the model's output. Gradients lie as their values do.
+Enters: a module, a slot, the tensor's shape. Leaves: a BoundarySpec, or None for what a pipeline
+stage hands on in place of the model's output. Gradients lie as their values do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from ttrace.adapters.base import NO_BATCH, Rows, Spot
+from ttrace.adapters.base import NO_BATCH, BoundarySpec, SentTokens
 from ttrace.adapters.megatron.experts import Dispatched, Dispatches, Source
 from ttrace.adapters.megatron.layouts import (
     Ranks,
@@ -66,9 +66,11 @@ class Activations:
         self._parameters = parameters
         self._length = 0
 
-    def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
+    def boundary(
+        self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> BoundarySpec | None:
         if id(tensor) in self._parameters:
-            return Spot(slot=slot, layout=self._parameters[id(tensor)], batch_dim=NO_BATCH)
+            return BoundarySpec(slot=slot, layout=self._parameters[id(tensor)], batch_dim=NO_BATCH)
         is_output = _IS_OUTPUT[kind]
         if kind is Kind.GRAD_INPUT and isinstance(module, FusedScaleMaskSoftmax):
             return None  # it masks its input in place, after which that has no gradient
@@ -93,7 +95,7 @@ class Activations:
 
     def _form(
         self, module: nn.Module, slot: str, tensor: torch.Tensor, *, is_output: bool
-    ) -> Callable[[str, torch.Tensor], Spot]:
+    ) -> Callable[[str, torch.Tensor], BoundarySpec]:
         if "rotary" in slot or "otary" in type(module).__name__:
             return self._table
         if tensor.dim() == 4 and tensor.dtype == torch.bool:
@@ -110,39 +112,39 @@ class Activations:
             return lambda slot, tensor: found(self, module, slot, tensor, is_output=is_output)
         return lambda slot, tensor: self._other(module, slot, tensor)
 
-    def _table(self, slot: str, tensor: torch.Tensor) -> Spot:
+    def _table(self, slot: str, tensor: torch.Tensor) -> BoundarySpec:
         layout = sequence_layout(tensor.shape, self._ranks, scattered=False)
-        return Spot(slot=slot, layout=layout, batch_dim=NO_BATCH)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=NO_BATCH)
 
-    def _mask(self, slot: str, tensor: torch.Tensor) -> Spot:
+    def _mask(self, slot: str, tensor: torch.Tensor) -> BoundarySpec:
         """[batch or 1, heads or 1, queries, keys]; the queries may be those of this rank only."""
         batch_dim = NO_BATCH if tensor.shape[0] == 1 else 0
         layout = Layout.full(tensor.shape)
         if tensor.shape[2] < tensor.shape[3]:
             layout = sequence_layout(tensor.shape, self._ranks, dim=2, scattered=False)
-        return Spot(slot=slot, layout=layout, batch_dim=batch_dim)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=batch_dim)
 
-    def _samples(self, slot: str, tensor: torch.Tensor) -> Spot:
+    def _samples(self, slot: str, tensor: torch.Tensor) -> BoundarySpec:
         """[batch, sequence, ...]; logits are cut over the vocabulary too."""
         layout = sequence_layout(tensor.shape, self._ranks, dim=1, scattered=False)
         if tensor.dim() == 3 and tensor.is_floating_point() and self._ranks.tp[1] > 1:
-            return Spot(slot=slot, batch_dim=0)  # gathered or not: by its shape
-        return Spot(slot=slot, layout=layout, batch_dim=0)
+            return BoundarySpec(slot=slot, batch_dim=0)  # gathered or not: by its shape
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=0)
 
-    def _hidden(self, slot: str, tensor: torch.Tensor, *, scattered: bool) -> Spot:
+    def _hidden(self, slot: str, tensor: torch.Tensor, *, scattered: bool) -> BoundarySpec:
         layout = sequence_layout(tensor.shape, self._ranks, scattered=scattered)
-        return Spot(slot=slot, layout=layout, batch_dim=_BATCH)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH)
 
     def _columns(
         self, module: nn.Module, slot: str, tensor: torch.Tensor, dim: int, sections: int = 1
-    ) -> Spot:
+    ) -> BoundarySpec:
         axis = self._ranks.tensor_axis(module)[1]
         layout = column_layout(tensor.shape, self._ranks, axis, dim, sections)
-        return Spot(slot=slot, layout=layout, batch_dim=_BATCH)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH)
 
     def _column_linear(
         self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
-    ) -> Spot:
+    ) -> BoundarySpec:
         if not is_output:
             return self._hidden(slot, tensor, scattered=bool(module.sequence_parallel))
         if getattr(module, "gather_output", False):
@@ -151,14 +153,18 @@ class Activations:
             module, slot, tensor, -1 % tensor.dim(), self._sections.get(id(module), 1)
         )
 
-    def _row_linear(self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool) -> Spot:
+    def _row_linear(
+        self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
+    ) -> BoundarySpec:
         if is_output:
             return self._hidden(slot, tensor, scattered=bool(module.sequence_parallel))
         if not getattr(module, "input_is_parallel", True):
             return self._hidden(slot, tensor, scattered=False)
         return self._columns(module, slot, tensor, -1 % tensor.dim())
 
-    def _embedding(self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool) -> Spot:
+    def _embedding(
+        self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
+    ) -> BoundarySpec:
         if not is_output:
             return self._samples(slot, tensor)
         if isinstance(module, LanguageModelEmbedding):
@@ -167,27 +173,27 @@ class Activations:
             return self._hidden(slot, tensor, scattered=True)
         batch, length, width = tensor.shape
         layout = sequence_layout((length, batch, width), self._ranks, scattered=False)
-        return Spot(slot=slot, dims=(1, 0, 2), layout=layout, batch_dim=_BATCH)
+        return BoundarySpec(slot=slot, dims=(1, 0, 2), layout=layout, batch_dim=_BATCH)
 
     def _attention(
         self, module: nn.Module, slot: str, tensor: torch.Tensor, *, is_output: bool
-    ) -> Spot:
+    ) -> BoundarySpec:
         return self._columns(module, slot, tensor, 2)
 
     def _router(
         self, module: nn.Module, slot: str, tensor: torch.Tensor, *, is_output: bool
-    ) -> Spot:
+    ) -> BoundarySpec:
         if not is_output:
             return self._hidden(slot, tensor, scattered=self._ranks.sequence_parallel)
         scattered = self._ranks.tp[1] if self._ranks.sequence_parallel else 1
         rows = max(1, self._length // scattered)
         shape = (rows, tensor.shape[0] // rows, *tensor.shape[1:])
         layout = sequence_layout(shape, self._ranks, scattered=self._ranks.sequence_parallel)
-        return Spot(slot=slot, layout=layout, batch_dim=_BATCH)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH)
 
     def _heads_in_turn(
         self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
-    ) -> Spot:
+    ) -> BoundarySpec:
         """Hidden states of the decoder and of every head, one after the other."""
         scattered = self._ranks.sequence_parallel
         if not is_output:
@@ -195,14 +201,16 @@ class Activations:
         rows = max(1, self._length // (self._ranks.tp[1] if scattered else 1))
         shape = (tensor.shape[0] // rows, rows, *tensor.shape[1:])
         layout = sequence_layout(shape, self._ranks, dim=1, scattered=scattered)
-        return Spot(slot=slot, layout=layout, batch_dim=_BATCH + 1)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH + 1)
 
-    def _sent(self, module: Any, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
+    def _sent(
+        self, module: Any, kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> BoundarySpec | None:
         """Rows that stand for tokens of several ranks: each to its place among all tokens."""
         layer, expert = self._experts[id(module)]
         dispatched = self._dispatches.latest(layer)
         if dispatched is None:
-            return Spot(slot=slot)
+            return BoundarySpec(slot=slot)
         rows = dispatched.rows if expert is None else dispatched.of_expert(expert)
         if tensor.dim() == 0 or tensor.shape[0] != len(rows) or not tensor.is_floating_point():
             return None  # counts of tokens: the routing map says them
@@ -210,7 +218,7 @@ class Activations:
             self._rows_from(source, dispatched, rows, module, kind, tensor)
             for source in dispatched.sources
         )
-        return Spot(slot=slot, batch_dim=_BATCH + (expert is None), rows=parts)
+        return BoundarySpec(slot=slot, batch_dim=_BATCH + (expert is None), rows=parts)
 
     def _rows_from(
         self,
@@ -220,7 +228,7 @@ class Activations:
         module: Any,
         kind: Kind,
         tensor: torch.Tensor,
-    ) -> Rows:
+    ) -> SentTokens:
         _, expert = self._experts[id(module)]
         mine = (rows[:, 0] == source.rank).nonzero().flatten()
         places = rows[mine, 1]
@@ -237,7 +245,7 @@ class Activations:
         if expert is None:
             layout = split(layout, 0, *self._ranks.ep)
         layout = self._inside_expert(layout, module, kind)
-        return Rows(origin=source.rank, rows=mine, places=places, layout=layout)
+        return SentTokens(origin=source.rank, rows=mine, places=places, layout=layout)
 
     def _inside_expert(self, layout: Layout, module: Any, kind: Kind) -> Layout:
         """Experts' tensor parallelism: columns inside, and sums that the dispatcher makes later."""
@@ -252,7 +260,7 @@ class Activations:
             return split(layout, last, index, count)
         return layout.summed_over("tp") if kind in (Kind.OUTPUT, Kind.GRAD_INPUT) else layout
 
-    def _other(self, module: nn.Module, slot: str, tensor: torch.Tensor) -> Spot:
+    def _other(self, module: nn.Module, slot: str, tensor: torch.Tensor) -> BoundarySpec:
         """Norms, dropout, whole layers, and classes of the user's own: by where they stand."""
         path = self._paths.get(id(module), "")
         if ".core_attention." in path and tensor.dim() == 4:
@@ -265,14 +273,14 @@ class Activations:
             return self._hidden(slot, tensor, scattered=scattered)
         return _unknown(slot, tensor)
 
-    def _scores(self, slot: str, tensor: torch.Tensor) -> Spot:
+    def _scores(self, slot: str, tensor: torch.Tensor) -> BoundarySpec:
         """[batch, heads, queries, keys]."""
         index, count = self._ranks.tp
         shape = (tensor.shape[0], tensor.shape[1] * count, *tensor.shape[2:])
         layout = sequence_layout(shape, self._ranks, dim=2, scattered=False)
-        return Spot(slot=slot, layout=layout.shard(1, index, count), batch_dim=0)
+        return BoundarySpec(slot=slot, layout=layout.shard(1, index, count), batch_dim=0)
 
-    _OF_ROLE: Mapping[Role, Callable[..., Spot]] = MappingProxyType(
+    _OF_ROLE: Mapping[Role, Callable[..., BoundarySpec]] = MappingProxyType(
         {
             Role.COLUMN: _column_linear,
             Role.ROW: _row_linear,
@@ -280,12 +288,12 @@ class Activations:
             Role.ATTENTION: _attention,
         }
     )
-    _FORMS: tuple[tuple[type, Callable[..., Spot]], ...] = (
+    _FORMS: tuple[tuple[type, Callable[..., BoundarySpec]], ...] = (
         (LanguageModelEmbedding, _embedding),
         (Router, _router),
         (MultiTokenPredictionBlock, _heads_in_turn),
     )
 
 
-def _unknown(slot: str, tensor: torch.Tensor) -> Spot:
-    return Spot(slot=slot)
+def _unknown(slot: str, tensor: torch.Tensor) -> BoundarySpec:
+    return BoundarySpec(slot=slot)

@@ -24,10 +24,10 @@ from ttrace.adapters.base import (
     Aside,
     BeforeClip,
     BeforeReduction,
-    Held,
+    BoundarySpec,
+    Coordinates,
     Parameter,
-    Place,
-    Spot,
+    ParameterPart,
 )
 from ttrace.adapters.leaves import leaves
 from ttrace.adapters.megatron.activations import Activations
@@ -97,7 +97,7 @@ class MegatronAdapter:
             experts=self._experts,
         )
 
-    def place(self) -> Place:
+    def coordinates(self) -> Coordinates:
         axes = {
             "tp": self._ranks.tp,
             "pp": (_rank("pipeline_model"), _size("pipeline_model")),
@@ -106,7 +106,7 @@ class MegatronAdapter:
         }
         if (end := self._embedding_end()) is not None:
             axes["pp.embedding"] = (end, 2)
-        return Place(
+        return Coordinates(
             rank=dist.get_rank(),
             world_size=dist.get_world_size(),
             axes={axis: place for axis, place in axes.items() if place[1] > 1},
@@ -139,26 +139,26 @@ class MegatronAdapter:
         found = getattr(parameter, "main_grad", None)
         return parameter.grad if found is None else found
 
-    def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
+    def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
         tensor, name = parameter.tensor, parameter.name
         main = None if self._optimizers is None else self._optimizers.main(tensor)
         if kind is Kind.OPTIMIZER:
             self._late = self._optimizers is not None and self._optimizers.gathers_late
             state = {} if self._optimizers is None else self._optimizers.state(tensor)
             for slot, value in leaves(state, name):
-                yield from self._parts(slot, value, tensor)
+                yield from self._owned_parts(slot, value, tensor)
         elif kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD):
             if (gradient := self._gradient(kind, tensor, main)) is not None:
                 is_first = kind is Kind.REDUCED_GRAD
                 axes = self._axes_summed_last(parameter.module, name) if is_first else ()
-                yield from self._parts(name, gradient, tensor, axes)
+                yield from self._owned_parts(name, gradient, tensor, axes)
         else:
             if self._late:
-                yield from self._parts(name, tensor.detach(), tensor)
+                yield from self._owned_parts(name, tensor.detach(), tensor)
             else:
-                yield Held(slot=name, tensor=tensor, layout=self._layouts[id(tensor)])
+                yield ParameterPart(slot=name, tensor=tensor, layout=self._layouts[id(tensor)])
             if main is not None and main.dtype != tensor.dtype:
-                yield from self._parts(f"{name}{MASTER}", main, tensor)
+                yield from self._owned_parts(f"{name}{MASTER}", main, tensor)
 
     def _gradient(
         self, kind: Kind, tensor: nn.Parameter, main: torch.Tensor | None
@@ -169,17 +169,17 @@ class MegatronAdapter:
             return taken
         return self.main_grad(tensor)
 
-    def _parts(
+    def _owned_parts(
         self, slot: str, value: torch.Tensor, parameter: nn.Parameter, partial: Sequence[str] = ()
-    ) -> Iterator[Held]:
+    ) -> Iterator[ParameterPart]:
         """What of the value counts on this rank: all, or the range that its optimizer owns."""
         known = self._layouts[id(parameter)]
         base = (known or Layout.full(parameter.shape)).summed_over(*partial)
         owned = None if self._optimizers is None else self._optimizers.range_of(parameter)
         if value.dim() == 0 and parameter.dim() > 0:
-            yield Held(slot=slot, tensor=value)  # a count of steps
+            yield ParameterPart(slot=slot, tensor=value)  # a count of steps
         elif owned is None:
-            yield Held(slot=slot, tensor=value, layout=base if known or partial else None)
+            yield ParameterPart(slot=slot, tensor=value, layout=base if known or partial else None)
         else:
             start, stop = owned
             flat = value.detach().reshape(-1)
@@ -189,7 +189,7 @@ class MegatronAdapter:
                 layout = box_layout(base, box)
                 size = torch.Size(stop - start for start, stop in box).numel()
                 part = flat[at : at + size].reshape(layout.local_shape)
-                yield Held(slot=slot, tensor=part, layout=layout)
+                yield ParameterPart(slot=slot, tensor=part, layout=layout)
                 at += size
 
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
@@ -211,7 +211,7 @@ class MegatronAdapter:
             axes += ["pp.embedding"] if self._embedding_end() is not None else []
         return axes
 
-    def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
+    def to_local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         return tensor.detach(), None
 
     def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
@@ -234,8 +234,10 @@ class MegatronAdapter:
         per_token = bool(self._config.calculate_per_token_loss)
         return watch_losses(self._ranks, aside, per_token=per_token)
 
-    def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot | None:
-        return self._activations.spot(module, kind, slot, tensor)
+    def boundary(
+        self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> BoundarySpec | None:
+        return self._activations.boundary(module, kind, slot, tensor)
 
     def loss_layout(self) -> Layout | None:
         """Each context parallel rank has the loss of its own tokens."""
@@ -244,7 +246,7 @@ class MegatronAdapter:
     def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
-    def rewrap(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def wrap_like(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return local
 
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:

@@ -29,10 +29,10 @@ from ttrace.adapters.base import (
     Aside,
     BeforeClip,
     BeforeReduction,
-    Held,
+    BoundarySpec,
+    Coordinates,
     Parameter,
-    Place,
-    Spot,
+    ParameterPart,
 )
 from ttrace.adapters.leaves import leaves
 from ttrace.adapters.native.pipelining import Pipeline
@@ -56,7 +56,7 @@ class NativeAdapter:
         self._pipeline = Pipeline(model)
         self._optimizers: tuple[Optimizer, ...] = ()
 
-    def place(self) -> Place:
+    def coordinates(self) -> Coordinates:
         distributed = dist.is_available() and dist.is_initialized()
         rank = dist.get_rank() if distributed else 0
         world_size = dist.get_world_size() if distributed else 1
@@ -65,7 +65,7 @@ class NativeAdapter:
             if isinstance(parameter.tensor, DTensor):
                 axes.update(_coordinates(parameter.tensor.device_mesh))
         batch = (0, 1) if world_size == 1 else _batch_place(self._pipeline)
-        return Place(rank=rank, world_size=world_size, axes=axes, batch=batch)
+        return Coordinates(rank=rank, world_size=world_size, axes=axes, batch=batch)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         seen: set[int] = set()
@@ -102,7 +102,7 @@ class NativeAdapter:
     def main_grad(self, parameter: nn.Parameter) -> torch.Tensor | None:
         return parameter.grad
 
-    def localise(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
+    def to_local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         layout: Layout | None = None
         if isinstance(tensor, DTensor):
             layout = layout_of(tensor, tensor.placements)
@@ -113,18 +113,18 @@ class NativeAdapter:
             tensor = tensor.wait()
         return tensor.detach(), layout if layout and layout.local_shape == tensor.shape else None
 
-    def held(self, kind: Kind, parameter: Parameter) -> Iterator[Held]:
+    def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
         tensor = parameter.tensor
         if kind is Kind.OPTIMIZER:
             for optimizer in self._optimizers:
                 # Not by index: asking a defaultdict would make a state.
                 for slot, state in leaves(optimizer.state.get(tensor, {}), parameter.name):
-                    yield Held(slot=slot, tensor=state)
+                    yield ParameterPart(slot=slot, tensor=state)
             return
         is_gradient = kind in (Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
         value = self.main_grad(tensor) if is_gradient else tensor
         if value is not None:
-            yield Held(slot=parameter.name, tensor=value)
+            yield ParameterPart(slot=parameter.name, tensor=value)
 
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         return None
@@ -148,9 +148,11 @@ class NativeAdapter:
     def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def spot(self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor) -> Spot:
+    def boundary(
+        self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> BoundarySpec:
         tag = getattr(tensor, _TAG, None) if kind.is_gradient_of_activation else None
-        return Spot(slot=slot, layout=None if tag is None else tag[1])
+        return BoundarySpec(slot=slot, layout=None if tag is None else tag[1])
 
     def loss_layout(self) -> Layout | None:
         return None
@@ -161,7 +163,7 @@ class NativeAdapter:
         whole = [Replicate() if p.is_partial() else p for p in tensor.placements]
         return tensor.redistribute(placements=whole)
 
-    def rewrap(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def wrap_like(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if not isinstance(like, DTensor):
             return local
         return DTensor.from_local(
