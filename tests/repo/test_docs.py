@@ -52,7 +52,7 @@ def test_commands_of_the_page_run(
             assert words(printed)[: len(words(shown_in_readme()))] == words(shown_in_readme())
         for start, shown in SAID.findall((ROOT / page).read_text()):
             # pytest marks the lines of a message and writes the exception's name in full.
-            said = {word.removeprefix("ttrace.testing.equivalence.") for word in words(printed)}
+            said = {word.removeprefix("ttrace.core.results.") for word in words(printed)}
             assert not command.startswith(start) or set(words(shown)) <= said, printed
 
 

@@ -33,21 +33,20 @@ _WIDE = 150  # chosen: piped output is read by programs and in logs, which do no
 def finish(
     result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
 ) -> NoReturn:
-    from ttrace.report.html import render
     from ttrace.report.terminal import print_check
 
     quiet = json_file == "-"
     if folder is not None:
-        write_json(str(folder / "result.json"), result.to_json())
+        write_json(str(folder / "result.json"), result.to_dict())
         html = html or folder / "report.html"
     if html is not None:
-        html.write_text(render(result), encoding="utf-8")
+        result.write_html(html)
     print_check(result, open_console(stderr=quiet))
     if html is not None:
         say(f"report: {html}", stderr=quiet)
     if folder is not None:
         say(f"traces and result.json in {folder}", stderr=quiet)
-    write_json(json_file, result.to_json())
+    write_json(json_file, result.to_dict())
     raise typer.Exit(result.exit_code)
 
 

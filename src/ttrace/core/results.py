@@ -1,9 +1,15 @@
-"""Results: what a check says. Plain values with one machine form; no formatter is known here."""
+"""Results: what a check says. Plain values with one machine form.
+
+The two methods that make something for people import the report when they are called: a result is
+where a user looks for them, and this file needs no formatter to be read.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from ttrace.core.evidence import Detail, RunFacts
@@ -11,7 +17,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.record import ModuleInfo
 from ttrace.core.statistics import Statistics
-from ttrace.errors import UsageError
+from ttrace.errors import TTraceError, UsageError
 
 SCHEMA_VERSION = 4
 _READABLE = (3, SCHEMA_VERSION)  # 4 only added to it
@@ -33,6 +39,18 @@ class Verdict(StrEnum):
     @property
     def is_failure(self) -> bool:
         return self not in (Verdict.PASS, Verdict.EXTRA, Verdict.UNDECIDED)
+
+
+class Outcome(StrEnum):
+    """What is said of the whole comparison."""
+
+    EQUIVALENT = "equivalent"
+    NOT_EQUIVALENT = "not equivalent"
+    UNDECIDED = "undecided"
+
+    @property
+    def exit_code(self) -> int:
+        return list(Outcome).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +260,21 @@ class CheckResult:
     runs: tuple[RunFacts, ...] = ()  # reference, candidate, then the perturbed references
     modules: tuple[ModuleInfo, ...] = ()  # of the candidate
 
+    def __str__(self) -> str:
+        """The headline of the report."""
+        from ttrace.report.view import headline
+
+        return headline(self)
+
+    def __getitem__(self, id_: TensorId | str) -> TensorResult:
+        """What is said of one tensor."""
+        name = str(id_)
+        known = {str(result.id): result for result in self.tensors}
+        if name in known:
+            return known[name]
+        near = get_close_matches(name, known, n=3, cutoff=0.0)
+        raise KeyError(f"the result has no tensor {name}; the nearest are {', '.join(near)}")
+
     @property
     def failures(self) -> tuple[TensorResult, ...]:
         return tuple(result for result in self.tensors if result.verdict.is_failure)
@@ -255,13 +288,29 @@ class CheckResult:
         return sum(result.statistics is not None for result in self.tensors)
 
     @property
-    def exit_code(self) -> int:
-        """0 equivalent, 1 not, 2 could not decide. Silence is never success."""
+    def outcome(self) -> Outcome:
+        """Silence is never success: where nothing was compared, nothing is decided."""
         if self.failures:
-            return 1
+            return Outcome.NOT_EQUIVALENT
         if self.undecided or self.compared == 0:
-            return 2
-        return 0
+            return Outcome.UNDECIDED
+        return Outcome.EQUIVALENT
+
+    @property
+    def exit_code(self) -> int:
+        """0 equivalent, 1 not, 2 could not decide."""
+        return self.outcome.exit_code
+
+    def raise_for_outcome(self) -> None:
+        """Raise NotEquivalent unless the candidate was shown to be equivalent."""
+        if self.outcome is not Outcome.EQUIVALENT:
+            raise NotEquivalent(str(self), self)
+
+    def write_html(self, path: Path | str) -> None:
+        """Write the report as one HTML file."""
+        from ttrace.report.html import render
+
+        Path(path).write_text(render(self), encoding="utf-8")
 
     def counts(self) -> dict[Verdict, int]:
         counts = dict.fromkeys(Verdict, 0)
@@ -269,10 +318,10 @@ class CheckResult:
             counts[result.verdict] += 1
         return {verdict: count for verdict, count in counts.items() if count}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA_VERSION,
-            "outcome": ["equivalent", "not equivalent", "undecided"][self.exit_code],
+            "outcome": self.outcome.value,
             "exit_code": self.exit_code,
             "reference": self.reference,
             "candidate": self.candidate,
@@ -281,7 +330,7 @@ class CheckResult:
             "culprits": [culprit.to_json() for culprit in self.culprits],
             "coverage": self.coverage.to_json(),
             "notes": list(self.notes),
-            "isolation": None if self.isolation is None else self.isolation.to_json(),
+            "isolation": None if self.isolation is None else self.isolation.to_dict(),
             "tensors": [result.to_json() for result in self.tensors],
             "details": [detail.to_json() for detail in self.details],
             "runs": [run.to_json() for run in self.runs],
@@ -291,8 +340,8 @@ class CheckResult:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> CheckResult:
-        """The inverse of `to_json`; infinity and NaN may be written as strings."""
+    def from_dict(cls, data: dict[str, Any]) -> CheckResult:
+        """The inverse of `to_dict`; infinity and NaN may be written as strings."""
         if data.get("schema") not in _READABLE:
             raise UsageError(
                 f"a result of schema {SCHEMA_VERSION} was expected, found {data.get('schema')!r}: "
@@ -307,7 +356,7 @@ class CheckResult:
             culprits=tuple(map(Culprit.from_json, data["culprits"])),
             coverage=Coverage.from_json(data["coverage"]),
             notes=tuple(data["notes"]),
-            isolation=None if isolation is None else cls.from_json(isolation),
+            isolation=None if isolation is None else cls.from_dict(isolation),
             details=tuple(map(Detail.from_json, data["details"])),
             runs=tuple(map(RunFacts.from_json, data["runs"])),
             modules=tuple(
@@ -315,6 +364,14 @@ class CheckResult:
                 for m in data["modules"]
             ),
         )
+
+
+class NotEquivalent(TTraceError, AssertionError):
+    """The candidate was not shown to be equivalent to the reference; `result` says everything."""
+
+    def __init__(self, message: str, result: CheckResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def _maybe(value: float | str | None) -> float | None:

@@ -23,7 +23,7 @@ def dumps(data: object) -> str:
 def read_result(file: Path) -> CheckResult:
     """A result that `--json` or `--out` wrote."""
     try:
-        return CheckResult.from_json(json.loads(file.read_text(encoding="utf-8")))
+        return CheckResult.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -9,7 +9,8 @@
 runs in a gloo process group, of one rank for the reference. The pytest plugin adds options.
 """
 
+from ttrace.core.results import NotEquivalent
 from ttrace.lab.functions import WorkerPool
-from ttrace.testing.equivalence import NotEquivalent, assert_equivalent
+from ttrace.testing.equivalence import assert_equivalent
 
 __all__ = ["NotEquivalent", "WorkerPool", "assert_equivalent"]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttrace.core.results import CheckResult
+from ttrace.core.results import CheckResult, NotEquivalent
 from ttrace.lab.experiment import Experiment, localized
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool, shared_pool
 from ttrace.lab.launch import TracedRun
@@ -30,14 +30,6 @@ from ttrace.report.json_file import dumps
 ENV_OUT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
 ENV_HTML = "TTRACE_PYTEST_HTML"  # folder for the report of every test, set by --ttrace-html
 _DEFAULT = Path("ttrace-out") / "pytest"  # reports of failures, unless told otherwise
-
-
-class NotEquivalent(AssertionError):
-    """The candidate is not what the reference is; `result` says everything."""
-
-    def __init__(self, message: str, result: CheckResult) -> None:
-        super().__init__(message)
-        self.result = result
 
 
 def assert_equivalent(
@@ -90,7 +82,7 @@ def assert_equivalent(
         if isolate and result.exit_code == 1:
             result = localized(result, experiment.isolate(run, lambda *_: None))
         if kept:
-            (folder / "result.json").write_text(dumps(result.to_json()), encoding="utf-8")
+            (folder / "result.json").write_text(dumps(result.to_dict()), encoding="utf-8")
     finally:
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)

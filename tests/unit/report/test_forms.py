@@ -44,25 +44,25 @@ RESULTS = {"clean": CLEAN, "failing": FAILING, "hostile": hostile()}
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_json_obeys_its_schema_and_reads_back(name: str) -> None:
-    data = strict_json(dumps(RESULTS[name].to_json()))
+    data = strict_json(dumps(RESULTS[name].to_dict()))
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
-    assert CheckResult.from_json(data) == RESULTS[name]
+    assert CheckResult.from_dict(data) == RESULTS[name]
 
 
 def test_result_of_schema_3_is_still_read() -> None:
-    data = strict_json(dumps(FAILING.to_json()))
+    data = strict_json(dumps(FAILING.to_dict()))
     data["schema"] = 3
     for run in data["runs"]:
         del run["facts"]
     for detail in data["details"]:
         del detail["diagnosis"]
-    old = CheckResult.from_json(data)
+    old = CheckResult.from_dict(data)
     assert old == replace(FAILING, runs=tuple(replace(run, facts={}) for run in FAILING.runs))
 
 
 def test_every_tensor_is_one_line_of_json() -> None:
     both = replace(FAILING, isolation=FAILING)
-    lines = [line.strip() for line in dumps(both.to_json()).splitlines()]
+    lines = [line.strip() for line in dumps(both.to_dict()).splitlines()]
     assert sum(line.startswith('{"id":"step0/') for line in lines) == 2 * (
         len(FAILING.tensors) + len(FAILING.details)
     )
@@ -70,13 +70,13 @@ def test_every_tensor_is_one_line_of_json() -> None:
 
 def test_isolated_result_is_part_of_the_schema() -> None:
     both = replace(FAILING, isolation=FAILING)
-    data = strict_json(dumps(both.to_json()))
+    data = strict_json(dumps(both.to_dict()))
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
-    assert CheckResult.from_json(data) == both
+    assert CheckResult.from_dict(data) == both
 
 
 def test_schema_refuses_what_is_not_documented() -> None:
-    data = strict_json(dumps(CLEAN.to_json()))
+    data = strict_json(dumps(CLEAN.to_dict()))
     data["tensors"][0]["surprise"] = 1
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(data)
@@ -89,7 +89,7 @@ def test_forms_match_their_golden_files(name: str) -> None:
     check_golden(f"{name}.md", markdown.render(result))
     check_golden(f"{name}.github.txt", "\n".join(github.workflow_commands(result)) + "\n")
     few = replace(result, tensors=(*result.tensors[:1], *result.failures[:1]), details=())
-    check_golden(f"{name}.json", dumps(few.to_json()))
+    check_golden(f"{name}.json", dumps(few.to_dict()))
 
 
 def test_junit_counts_its_cases() -> None:
@@ -137,7 +137,7 @@ def test_report_makes_every_form_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "result.json"
-    source.write_text(dumps(FAILING.to_json()))
+    source.write_text(dumps(FAILING.to_dict()))
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     files = {form: tmp_path / f"report.{form}" for form in ("html", "junit", "markdown")}
@@ -151,7 +151,7 @@ def test_report_makes_every_form_from_a_file(
 
 def test_report_alone_prints(tmp_path: Path) -> None:
     source = tmp_path / "result.json"
-    source.write_text(dumps(CLEAN.to_json()))
+    source.write_text(dumps(CLEAN.to_dict()))
     invoke("report", source).require(0, "EQUIVALENT: all")
 
 

@@ -50,7 +50,7 @@ def test_tensorboard_reads_what_the_report_wrote(tmp_path: Path) -> None:
     first = [tensor for tensor in FAILING.tensors if tensor.id.step == 0]
     later = [replace(t, id=replace(t.id, step=1), ratio=0.5, verdict=Verdict.PASS) for t in first]
     (tmp_path / "result.json").write_text(
-        dumps(replace(FAILING, tensors=(*first, *later)).to_json())
+        dumps(replace(FAILING, tensors=(*first, *later)).to_dict())
     )
     done = invoke("report", tmp_path / "result.json", "--tensorboard", tmp_path / "events")
     done.require(1, "scalars in")
