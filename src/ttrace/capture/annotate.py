@@ -22,7 +22,6 @@ from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
 
 _ATTRIBUTE = "_ttrace_annotation"
-_FORWARD = {Kind.GRAD_INPUT: Kind.INPUT, Kind.GRAD_OUTPUT: Kind.OUTPUT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ def boundary_of(
 ) -> BoundarySpec | None:
     """Where a tensor belongs: by annotation, or as the adapter says."""
     annotated: Mapping[tuple[Kind, str], Split] = module.__dict__.get(_ATTRIBUTE, {})
-    split = annotated.get((_FORWARD.get(kind, kind), slot))
+    split = annotated.get((kind.forward, slot))
     if split is None:
         return adapter.boundary(module, kind, slot, tensor)
     return BoundarySpec(slot=slot, layout=split.layout(adapter.to_local(tensor)[0].shape))

@@ -16,6 +16,14 @@ from enum import StrEnum
 from ttrace.errors import UsageError
 
 
+class KindGroup(StrEnum):
+    """The pass of a step to which a kind belongs, in the order of a step; coarser than a Phase."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
 class Kind(StrEnum):
     """What a tensor is to its module, in the order in which a step makes them."""
 
@@ -35,6 +43,20 @@ class Kind(StrEnum):
     OPTIMIZER = "optimizer"  # state of the optimizer after its step
     PARAM_AFTER = "param_after"  # after the optimizer step
     BUFFER = "buffer"  # after the step, where it changed
+
+    @property
+    def group(self) -> KindGroup:
+        return _GROUP_OF[self]
+
+    @property
+    def forward(self) -> Kind:
+        """The kind of the value that a gradient of an activation belongs to; else itself."""
+        return _FORWARD.get(self, self)
+
+    @property
+    def is_before_step(self) -> bool:
+        """Whether it is read before anything ran: it has no place in the order of execution."""
+        return self is Kind.PARAM
 
     @property
     def is_activation(self) -> bool:
@@ -59,6 +81,21 @@ class Kind(StrEnum):
 MASTER = ".master"  # ends the slot of a parameter's copy in full precision
 
 _ACTIVATIONS = frozenset({Kind.INPUT, Kind.OUTPUT, Kind.GRAD_OUTPUT, Kind.GRAD_INPUT})
+_FORWARD = {Kind.GRAD_INPUT: Kind.INPUT, Kind.GRAD_OUTPUT: Kind.OUTPUT}
+_GROUPS = {
+    KindGroup.FORWARD: (Kind.PARAM, Kind.INPUT, Kind.OUTPUT, Kind.LOSS),
+    KindGroup.BACKWARD: (Kind.GRAD_OUTPUT, Kind.GRAD_INPUT, Kind.GRAD, Kind.ACCUMULATED_GRAD),
+    KindGroup.UPDATE: (
+        Kind.REDUCED_GRAD,
+        Kind.MAIN_GRAD,
+        Kind.GRAD_NORM,
+        Kind.CLIPPED_GRAD,
+        Kind.OPTIMIZER,
+        Kind.PARAM_AFTER,
+        Kind.BUFFER,  # by whatever it was changed, it is read when the step is over
+    ),
+}
+_GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
 
 _TEXT = re.compile(
     r"step(?P<step>\d+)/(?P<module>.*?)(#(?P<call>\d+))?:(?P<kind>[a-z_]+)(\.(?P<slot>.+))?",
@@ -77,9 +114,15 @@ class TensorId:
     call: int = 0
 
     def __str__(self) -> str:
+        before, after = self.around_module
+        return f"{before}{self.module}{after}"
+
+    @property
+    def around_module(self) -> tuple[str, str]:
+        """What stands before and after the module in its text."""
         call = f"#{self.call}" if self.call else ""
         slot = f".{self.slot}" if self.slot else ""
-        return f"step{self.step}/{self.module}{call}:{self.kind.value}{slot}"
+        return f"step{self.step}/", f"{call}:{self.kind.value}{slot}"
 
     @classmethod
     def parse(cls, text: str) -> TensorId:

@@ -388,8 +388,7 @@ class Placer:
 
 def _forward(id_: TensorId) -> TensorId:
     """The value that a gradient belongs to; a value itself."""
-    kinds = {Kind.GRAD_INPUT: Kind.INPUT, Kind.GRAD_OUTPUT: Kind.OUTPUT}
-    return replace(id_, kind=kinds.get(id_.kind, id_.kind))
+    return replace(id_, kind=id_.kind.forward)
 
 
 def _shard(record: Record) -> Shard:

@@ -1,0 +1,35 @@
+"""Kinds of tensors and the text of an id."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+
+from ttrace.core.ids import Kind, KindGroup, TensorId
+
+
+def test_every_kind_has_a_group_and_groups_follow_each_other() -> None:
+    assert [group for group, _ in groupby(Kind, key=lambda kind: kind.group)] == list(KindGroup)
+
+
+def test_gradient_of_an_activation_belongs_to_a_value() -> None:
+    assert Kind.GRAD_INPUT.forward is Kind.INPUT
+    assert Kind.GRAD_OUTPUT.forward is Kind.OUTPUT
+    others = [kind for kind in Kind if not kind.is_gradient_of_activation]
+    assert [kind.forward for kind in others] == others
+
+
+@pytest.mark.parametrize("module", ["", "layers.1.wq", "a#2:b/c"])
+@pytest.mark.parametrize(("call", "slot"), [(0, ""), (3, "weight.master")])
+def test_text_of_an_id_is_its_module_and_what_stands_around_it(
+    module: str, call: int, slot: str
+) -> None:
+    id_ = TensorId(step=2, module=module, kind=Kind.OPTIMIZER, call=call, slot=slot)
+    before, after = id_.around_module
+    assert str(id_) == before + module + after
+
+
+def test_id_is_read_from_its_text() -> None:
+    for text in ("step0/wq:output.0", "step12/layers.1.wq#3:input.0", "step0/:loss"):
+        assert str(TensorId.parse(text)) == text
