@@ -8,7 +8,7 @@ from ttrace.analysis.align import Aligned, align
 from ttrace.analysis.compare.compare import Comparator, find_loss_scale
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.scale import Scales, declared_scale
-from ttrace.trace.plan import Plan, plan_file
+from ttrace.trace.plan import IsolationPlan, PositionKey, plan_file
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 
@@ -30,15 +30,15 @@ def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
     }
     folder.mkdir(parents=True, exist_ok=True)
     for rank in theirs.ranks:
-        places = {
-            (id_, microbatch, origin): place
-            for (id_, owner, microbatch, origin), place in aligned.places.items()
+        positions = {
+            PositionKey(id_, microbatch, origin): position
+            for (id_, owner, microbatch, origin), position in aligned.places.items()
             if owner == rank
         }
-        plan = Plan(
+        plan = IsolationPlan(
             reference=reference.resolve(),
             scales=scales,
-            places=places,
+            positions=positions,
             tensors=tensors,
             crops=aligned.crops,
         )

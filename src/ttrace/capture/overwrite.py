@@ -20,14 +20,14 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor
 from ttrace.trace.blocks import BlockReader, blocks, common_dtype
-from ttrace.trace.plan import Plan
+from ttrace.trace.plan import IsolationPlan, PositionKey
 from ttrace.trace.spans import SpanReader
 
 
 class Overwriter:
     """Answers: what would the reference have here?"""
 
-    def __init__(self, plan: Plan, adapter: Adapter, noise: Noise | None) -> None:
+    def __init__(self, plan: IsolationPlan, adapter: Adapter, noise: Noise | None) -> None:
         self._plan = plan
         self._adapter = adapter
         self._noise = noise
@@ -42,17 +42,17 @@ class Overwriter:
         id_: TensorId,
         microbatch: int,
         like: torch.Tensor,
-        place_id: TensorId,
+        position_id: TensorId,
         inner: Layout | None,
         dims: tuple[int, ...] = (),
     ) -> torch.Tensor | None:
         """The reference's values of `id_` in the form of `like`; None where it has none that fit.
 
-        `place_id` is the id whose place in the logical tensor is known: a gradient whose own is not
-        sits where its value does, unless it knows its own layout (`inner`). `dims` is the order in
-        which the tensor's dims were recorded.
+        `position_id` is the id whose position in the logical tensor is known: a gradient whose own
+        position is not sits where its value does, unless it knows its own layout (`inner`). `dims`
+        is the order in which the tensor's dims were recorded.
         """
-        result = self._cut(id_, microbatch, like, place_id, inner, dims)
+        result = self._cut(id_, microbatch, like, position_id, inner, dims)
         if result is None or self._noise is None:
             return result
         return self._noise.on(result, f"{id_}@{microbatch}")
@@ -72,7 +72,7 @@ class Overwriter:
         id_: TensorId,
         microbatch: int,
         like: torch.Tensor,
-        place_id: TensorId,
+        position_id: TensorId,
         rows: Sequence[SentTokens],
     ) -> torch.Tensor | None:
         """As `value`, for tokens that several ranks sent here: each from its place among theirs.
@@ -82,7 +82,7 @@ class Overwriter:
         local, _ = self._adapter.to_local(like)
         result = torch.zeros_like(local)
         for part in rows:
-            layout, share = self._sits(id_, microbatch, place_id, part.layout, part.origin)
+            layout, share = self._sits(id_, microbatch, position_id, part.layout, part.origin)
             if layout is None:
                 return None
             dense = self._values(id_, microbatch, layout, share, None).to(local.dtype)
@@ -96,12 +96,12 @@ class Overwriter:
         id_: TensorId,
         microbatch: int,
         like: torch.Tensor,
-        place_id: TensorId,
+        position_id: TensorId,
         inner: Layout | None = None,
         dims: tuple[int, ...] = (),
     ) -> torch.Tensor | None:
         local, own = self._adapter.to_local(like)
-        layout, share = self._sits(id_, microbatch, place_id, own or inner, None)
+        layout, share = self._sits(id_, microbatch, position_id, own or inner, None)
         if layout is None or math.prod(layout.local_shape) != local.numel():
             return None
         cut = torch.empty_like(local)
@@ -116,21 +116,22 @@ class Overwriter:
         self,
         id_: TensorId,
         microbatch: int,
-        place_id: TensorId,
+        position_id: TensorId,
         inner: Layout | None,
         origin: int | None,
     ) -> tuple[Layout | None, tuple[int, int]]:
         """Where in the reference's tensor, and which share of it; None where it has none."""
-        tensor, places = self._plan.tensors.get(id_), self._plan.places
-        place = places.get((id_, microbatch, origin)) or places.get((place_id, microbatch, origin))
-        if tensor is None or place is None or _is_shared_scalar(id_, tensor):
+        tensor, positions = self._plan.tensors.get(id_), self._plan.positions
+        position = positions.get(PositionKey(id_, microbatch, origin))
+        position = position or positions.get(PositionKey(position_id, microbatch, origin))
+        if tensor is None or position is None or _is_shared_scalar(id_, tensor):
             return None, (0, 1)
         if inner is not None and id_ in self._plan.crops:
             inner = inner.crop(*self._plan.crops[id_])
-        layout = place.layout if inner is None else _then(place.outer, inner)
+        layout = position.layout if inner is None else _then(position.outer, inner)
         if layout is None or layout.shape != tensor.shape:
             return None, (0, 1)
-        return layout, place.share
+        return layout, position.share
 
     def _values(
         self,

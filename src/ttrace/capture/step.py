@@ -28,7 +28,7 @@ from ttrace.capture.taps import TappingHooks
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import ModuleInfo, RankInfo, Summary
-from ttrace.trace.plan import Plan, plan_file
+from ttrace.trace.plan import IsolationPlan, plan_file
 from ttrace.trace.writer import TraceWriter
 
 
@@ -70,7 +70,7 @@ class RecordingTracer:
         self._noise = None if noise_seed is None else Noise(noise_seed, adapter)
         self._overwriter = None
         if plans is not None:
-            plan = Plan.read(plan_file(plans, coordinates.rank))
+            plan = IsolationPlan.read(plan_file(plans, coordinates.rank))
             self._overwriter = Overwriter(plan, adapter, self._noise)
         self._hooks = self._choose_hooks(taps=taps)
         self._weights = WeightHooks(adapter, self._recorder)

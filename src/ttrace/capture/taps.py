@@ -133,7 +133,7 @@ class TappingHooks(ModuleHooks):
         id_: TensorId,
         microbatch: int,
         tensor: torch.Tensor,
-        place_id: TensorId,
+        position_id: TensorId,
         inner: Layout | None,
         boundary: BoundarySpec,
     ) -> torch.Tensor | None:
@@ -141,8 +141,8 @@ class TappingHooks(ModuleHooks):
         if self._overwriter is None:
             return None
         if boundary.rows:
-            return self._overwriter.sent(id_, microbatch, tensor, place_id, boundary.rows)
-        return self._overwriter.value(id_, microbatch, tensor, place_id, inner, boundary.dims)
+            return self._overwriter.sent(id_, microbatch, tensor, position_id, boundary.rows)
+        return self._overwriter.value(id_, microbatch, tensor, position_id, inner, boundary.dims)
 
 
 def _same(grad: torch.Tensor) -> torch.Tensor:

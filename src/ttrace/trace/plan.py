@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
@@ -21,8 +21,8 @@ from ttrace.core.scale import Scales
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where one record sits: the part of its microbatch, and the layout within the logical tensor.
+class Position:
+    """A record sits here: the part of its microbatch, and the layout within the logical tensor.
 
     `share` is (index, count) among the microbatches of all ranks when the value is the same for all
     samples: each then contributes a share to its gradient.
@@ -33,16 +33,21 @@ class Place:
     share: tuple[int, int] = (0, 1)
 
 
-Key = tuple[TensorId, int, int | None]  # id, microbatch, the rank whose tokens were sent here
+class PositionKey(NamedTuple):
+    """Which record of a rank a position belongs to."""
+
+    id: TensorId
+    microbatch: int
+    origin: int | None  # the rank whose tokens were sent here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What one rank needs: its places, the reference's tensors, and scales its loss may have."""
+class IsolationPlan:
+    """One rank needs this: its positions, the reference's tensors, and scales its loss may have."""
 
     reference: Path
     scales: Scales
-    places: Mapping[Key, Place]
+    positions: Mapping[PositionKey, Position]
     tensors: Mapping[TensorId, LogicalTensor]
     crops: Mapping[TensorId, tuple[int, int]]  # dim and size where a padded vocabulary ends
 
@@ -50,9 +55,9 @@ class Plan:
         data = {
             "reference": str(self.reference),
             "scales": {"allowed": list(self.scales.allowed), "likely": self.scales.likely},
-            "places": [
+            "positions": [
                 [str(id_), microbatch, origin, p.layout.to_json(), p.outer.to_json(), list(p.share)]
-                for (id_, microbatch, origin), p in self.places.items()
+                for (id_, microbatch, origin), p in self.positions.items()
             ],
             "tensors": {str(id_): _tensor_json(tensor) for id_, tensor in self.tensors.items()},
             "crops": {str(id_): list(crop) for id_, crop in self.crops.items()},
@@ -60,20 +65,20 @@ class Plan:
         file.write_text(json.dumps(data))
 
     @classmethod
-    def read(cls, file: Path) -> Plan:
+    def read(cls, file: Path) -> IsolationPlan:
         data = json.loads(file.read_text())
         return cls(
             reference=Path(data["reference"]),
             scales=Scales(
                 allowed=tuple(data["scales"]["allowed"]), likely=data["scales"]["likely"]
             ),
-            places={
-                (TensorId.parse(id_), microbatch, origin): Place(
+            positions={
+                PositionKey(TensorId.parse(id_), microbatch, origin): Position(
                     layout=Layout.from_json(layout),
                     outer=Layout.from_json(outer),
                     share=(share[0], share[1]),
                 )
-                for id_, microbatch, origin, layout, outer, share in data["places"]
+                for id_, microbatch, origin, layout, outer, share in data["positions"]
             },
             tensors={TensorId.parse(id_): _tensor(t) for id_, t in data["tensors"].items()},
             crops={TensorId.parse(id_): (dim, size) for id_, (dim, size) in data["crops"].items()},

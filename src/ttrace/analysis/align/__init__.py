@@ -15,7 +15,7 @@ from ttrace.analysis.align.place import OwnShape, PlaceKey, Placer
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.record import Record
-from ttrace.trace.plan import Place
+from ttrace.trace.plan import Position
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 
@@ -42,7 +42,7 @@ class Aligned:
     reference_batch: Batch
     candidate_batch: Batch
     consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
-    places: dict[PlaceKey, Place] = field(default_factory=dict)
+    places: dict[PlaceKey, Position] = field(default_factory=dict)
     crops: dict[TensorId, Crop] = field(default_factory=dict)  # where vocabularies end
     notes: tuple[str, ...] = ()
 

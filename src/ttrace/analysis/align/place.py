@@ -17,7 +17,7 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece, assemble
 from ttrace.core.record import Record
-from ttrace.trace.plan import Place
+from ttrace.trace.plan import Position
 from ttrace.trace.reader import Trace
 
 
@@ -70,7 +70,7 @@ class Placer:
         self._trace = trace
         self._batch = batch
         self._shared: dict[TensorId, bool] = {}
-        self.places: dict[PlaceKey, Place] = {}
+        self.places: dict[PlaceKey, Position] = {}
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
@@ -116,7 +116,9 @@ class Placer:
                     sharing = list(groups[item.layout])
                     index, count = sharing.index(self._group(record)), len(sharing)
                 key = (record.id, record.rank, record.microbatch, record.origin)
-                self.places[key] = Place(layout=item.layout, outer=item.outer, share=(index, count))
+                self.places[key] = Position(
+                    layout=item.layout, outer=item.outer, share=(index, count)
+                )
 
     def _whole_batch(self, record: Record, shape: Shape) -> Shape:
         """The shape with its batch dim grown from this microbatch to the whole batch."""
