@@ -1,6 +1,7 @@
 """Mistakes between modules and in autograd: named by isolation, and nothing else; twins pass."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,8 +63,8 @@ class Model(nn.Module):
 def train(mistake: str = "") -> None:
     torch.manual_seed(0)
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    model: nn.Module = Model(mistake)
-    plain = model
+    plain: Any = Model(mistake)
+    model: nn.Module = plain
     inputs, targets = torch.randn(3, BATCH, WIDTH), torch.randint(4, (3, BATCH))
     if ranks > 1:
         model = DistributedDataParallel(model, find_unused_parameters=True)

@@ -1,5 +1,6 @@
 """An annotation decides where a shape leaves open which dim is split."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def train(annotated: bool) -> None:
 
 
 class EvenRows(ttrace.Split):
-    def layout(self, local_shape: torch.Size) -> ttrace.Layout:
+    def layout(self, local_shape: Sequence[int]) -> ttrace.Layout:
         whole = ttrace.Layout.full((local_shape[0] * self.count, *local_shape[1:]))
         from ttrace.core.layout import Run
 

@@ -61,8 +61,10 @@ class Core(nn.Module):
     """A module of its own, so that gathered keys and values pass a boundary."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        split = [part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (query, key, value)]
-        mixed = F.scaled_dot_product_attention(*split, attn_mask=mask)
+        query, key, value = (
+            part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (query, key, value)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return mixed.transpose(1, 2).flatten(2)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def train_pipeline(schedule_name: str, stages_of_a_rank: int, bug: bool) -> None
     rank, ranks = dist.get_rank(), dist.get_world_size()
     count = ranks * stages_of_a_rank
     indices = range(rank, count, ranks)
-    modules = {index: model.stage(index, count) for index in indices}
+    modules: dict[int, Any] = {index: model.stage(index, count) for index in indices}
     if bug and "2" in (layers := modules[max(modules)].layers):
         spoil(layers["2"].up)
     stages = [

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def uneven() -> nn.Module:
 
 
 def generated_uneven() -> tuple[dict[str, torch.Tensor], int]:
-    model = fully_shard(uneven(), mesh=init_device_mesh("cpu", (4,)))
+    model: Any = fully_shard(uneven(), mesh=init_device_mesh("cpu", (4,)))
     ttrace.generate_parameters(model)
     return logical(model), model[2].weight.to_local().numel()
 
@@ -81,7 +82,7 @@ def generated_on_an_uneven_mesh() -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     found = []
     for placements in ([Shard(0), Shard(0)], [Shard(1), Shard(0)], [Replicate(), Shard(1)]):
-        linear = nn.Linear(7, 5, bias=False)
+        linear: Any = nn.Linear(7, 5, bias=False)
         linear.weight = nn.Parameter(distribute_tensor(linear.weight, mesh, placements))
         ttrace.generate_parameters(linear)
         found.append(linear.weight.full_tensor().detach())
@@ -114,7 +115,7 @@ def test_a_parameter_that_is_a_term_of_a_sum_is_refused(pool: WorkerPool) -> Non
 
 
 def logical_scale() -> float:
-    linear = nn.Linear(4096, 64, bias=False)
+    linear: Any = nn.Linear(4096, 64, bias=False)
     mesh = init_device_mesh("cpu", (4,))
     linear.weight = nn.Parameter(distribute_tensor(linear.weight, mesh, [Shard(1)]))
     ttrace.generate_parameters(linear)

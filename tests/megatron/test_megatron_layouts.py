@@ -13,7 +13,7 @@ from zoo.megatron.training import MODEL_FIELDS, trace
 from zoo.workers import WorkerPool
 
 # The rest of the matrix is run by `make bench-megatron`.
-LAYOUTS = {
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2-sp": (2, {"tp": 2, "sp": True}),
     "dp2-zero1": (2, {"zero1": True}),
     "dp2-zero1-bf16": (2, {"zero1": True, "bf16": True}),

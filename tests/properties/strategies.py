@@ -101,7 +101,8 @@ class Tensor:
             return term, full.summed_over("tp")
         layout = self._split(full, t, tp)
         indices = [
-            [run.start + i for run in runs for i in range(run.length)] for runs in layout.runs
+            [run.start + i for run in runs if run.start is not None for i in range(run.length)]
+            for runs in layout.runs
         ]
         return mine[np.ix_(*indices)], layout if self.style == "known" else None
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -258,9 +260,12 @@ def put_back(
         mock.patch.object(split_dim, "__defaults__", (budget,)),
     ):
         writer = TraceWriter(Path(folder), RankInfo(rank=0, world_size=1))
-        written = []
+        written: list[Piece] = []
         for layout, terms in pieces:
-            about = {"dtype": dtype_name(terms[0].dtype), "shape": tuple(terms[0].shape)}
+            about: dict[str, Any] = {
+                "dtype": dtype_name(terms[0].dtype),
+                "shape": tuple(terms[0].shape),
+            }
             id_ = TensorId(step=0, module=f"m{len(written)}", kind=Kind.OUTPUT)
             record = Record(id=id_, rank=0, sequence=0, layout=layout, **about)
             records = tuple(writer.write(record, term) for term in terms)
@@ -288,7 +293,7 @@ def cut(logical: torch.Tensor, part: Part) -> torch.Tensor:
 @settings(max_examples=120, deadline=None)
 def test_what_was_split_is_put_back(data: st.DataObject) -> None:
     shape = data.draw(shapes())
-    logical = torch.arange(np.prod(shape)).reshape(shape) % 251
+    logical = torch.arange(math.prod(shape)).reshape(shape) % 251
     pieces = []
     for part in data.draw(partitions(shape)):
         local = cut(logical.to(data.draw(st.sampled_from(DTYPES))), part)

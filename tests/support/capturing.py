@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -65,6 +65,10 @@ class Calling(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._body(self, *args, **kwargs)
+
+    if TYPE_CHECKING:  # torch says Tensor | Module, of which neither has what children have
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 def attach(

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -60,9 +61,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> None:
     flags = parse(arguments)
     torch.manual_seed(flags.seed)
-    model = Tiny(flags.names)
+    model: Any = Tiny(flags.names)
     x, y = torch.randn(6, 4), torch.randn(6, 4)
-    model.get_submodule(flags.names[1]).scale = float("nan") if flags.nan else flags.scale
+    second: Any = model.get_submodule(flags.names[1])
+    second.scale = float("nan") if flags.nan else flags.scale
     if flags.empty:
         model.register_parameter("nothing", nn.Parameter(torch.empty(0, 3)))
     optimizer = None if flags.light else torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -88,7 +90,7 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             assert parameter.grad is not None
-            parameter -= 0.1 * parameter.grad
+            parameter.sub_(0.1 * parameter.grad)
 
 
 def misbehave(flags: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,6 +68,7 @@ class TestValues:
     def test_gradients_pass_unchanged(self) -> None:
         x = torch.ones(8, requires_grad=True)
         noise().on(x, "key").backward(torch.arange(8.0))
+        assert x.grad is not None
         assert torch.equal(x.grad, torch.arange(8.0))
 
 
@@ -94,9 +96,11 @@ class TestParameters:
 class Run:
     """One training step with or without noise; what was seen inside of it."""
 
+    at_update: Tensor
+
     def __init__(self, folder: Path, seed: int | None, dtype: torch.dtype = torch.float32) -> None:
         torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)).to(dtype)
+        self.model: Any = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)).to(dtype)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.before = self.weight()
         self.trace = record(folder, self.model, self.step, self.optimizer, noise=seed)

@@ -213,6 +213,7 @@ def test_a_model_that_is_one_region_is_matched_by_its_input(region: Region, tmp_
     for microbatch, x in enumerate(inputs):
         again = trace.value(":input.0", microbatch=microbatch, recompute=True)
         assert torch.equal(again, x.detach())
+        assert x.grad is not None
         assert torch.equal(trace.value(":grad_input.0", microbatch=microbatch), x.grad)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,11 +24,11 @@ def backward(model: nn.Module, x: Tensor) -> None:
     model(x).square().mean().backward()
 
 
-def two_layers() -> nn.Sequential:
+def two_layers() -> Any:
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
 
 
-def tied() -> nn.Module:
+def tied() -> Calling:
     model = Calling(
         lambda self, x: self.head(self.embed(x).tanh()),
         embed=nn.Embedding(8, 4),
@@ -38,10 +40,13 @@ def tied() -> nn.Module:
 
 def test_each_microbatch_has_its_own_and_they_add_up(tmp_path: Path) -> None:
     model, data = two_layers(), torch.randn(3, 2, 4)
-    trace = record(tmp_path, model, lambda: [backward(model, x) for x in data])
+    step = lambda: list(map(partial(backward, model), data))  # noqa: E731
+    trace = record(tmp_path, model, step)
     for module, name in (("0", "weight"), ("1", "bias")):
         parts = [trace.value(f"{module}:grad.{name}", microbatch=m) for m in range(3)]
-        assert torch.allclose(sum(parts), trace.value(f"{module}:main_grad.{name}"))
+        assert torch.allclose(
+            parts[0] + parts[1] + parts[2], trace.value(f"{module}:main_grad.{name}")
+        )
         assert not torch.equal(parts[0], parts[1])
     model.zero_grad()
     backward(model, data[1])
@@ -113,7 +118,7 @@ def test_a_module_called_twice_has_the_sum(tmp_path: Path) -> None:
 
 def test_parameters_used_by_a_parent_are_seen(tmp_path: Path) -> None:
     """nn.MultiheadAttention never calls its output projection."""
-    model = nn.MultiheadAttention(4, 2)
+    model: Any = nn.MultiheadAttention(4, 2)
     x = torch.randn(3, 2, 4)
     trace = record(tmp_path, model, lambda: model(x, x, x)[0].square().mean().backward())
     found = trace.value("out_proj:grad.weight")
@@ -125,7 +130,7 @@ def test_parameters_used_by_a_parent_are_seen(tmp_path: Path) -> None:
 def test_recomputation_counts_once(reentrant: bool, tmp_path: Path) -> None:
     """Also where a parameter is used in two regions, each with a backward of its own."""
 
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
+    def forward(self: Calling, x: Tensor) -> Tensor:
         x = self.first(x)  # a reentrant region needs an input with a gradient
         for _ in range(2):
             x = checkpoint(self.part, x, use_reentrant=reentrant)
@@ -141,7 +146,7 @@ def test_recomputation_counts_once(reentrant: bool, tmp_path: Path) -> None:
     trace = record(tmp_path, model, step)
     assert trace.summary.faults == ()
     parts = [trace.value("part.0:grad.weight", microbatch=m) for m in (0, 1)]
-    assert torch.allclose(sum(parts), model.part[0].weight.grad)
+    assert torch.allclose(parts[0] + parts[1], model.part[0].weight.grad)
 
 
 def test_a_second_backward_through_the_same_graph_is_a_fault(tmp_path: Path) -> None:

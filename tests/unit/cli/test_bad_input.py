@@ -103,7 +103,7 @@ class TestNotComparable:
         check(good, other).require(1, "NOT EQUIVALENT: second, missing")
 
     def test_models_of_one_module(self, tmp_path: Path) -> None:
-        ours = write_trace(tmp_path / "ours", **{"": torch.ones(3)})
+        ours = write_trace(tmp_path / "ours", None, **{"": torch.ones(3)})
         theirs = write_trace(tmp_path / "theirs", embedding=torch.ones(3))
         check(ours, ours).require(0)
         check(ours, theirs).require(2, "only the model itself against embedding")

@@ -31,7 +31,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 SHAPES = [(3, 5), (70, 64), (300, 2), (9, 1024), (5, 1026), (130, 4097), (2, 9001), (1, 7, 1, 6)]
 
 
-@pytest.fixture(params=KERNELS.values(), ids=KERNELS.keys())
+@pytest.fixture(params=KERNELS.values(), ids=list(KERNELS))
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     return request.param
 

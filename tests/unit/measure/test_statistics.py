@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=KERNELS.values(), ids=KERNELS.keys())
+@pytest.fixture(params=KERNELS.values(), ids=list(KERNELS))
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     return request.param
 
@@ -120,7 +121,7 @@ def test_differences_that_overflow_float32_are_summed(kernel: Kernel) -> None:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_matches_the_oracle_on_arbitrary_floats(data: st.DataObject) -> None:
-    width = data.draw(st.sampled_from([16, 32]))
+    width: Literal[16, 32] = data.draw(st.sampled_from([16, 32]))
     size = data.draw(st.integers(0, 40))
     floats = st.lists(st.floats(width=width), min_size=size, max_size=size)
     dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
@@ -219,8 +220,10 @@ def test_scalar_tensors(kernel: Kernel) -> None:
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
 def test_whole_numbers_and_booleans(kernel: Kernel, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(1)
-    pair = [torch.randint(0, 120, (9_001,), generator=generator).to(dtype) for _ in range(2)]
-    assert_close(measure(*pair, kernel), oracle(*pair))
+    first, second = (
+        torch.randint(0, 120, (9_001,), generator=generator).to(dtype) for _ in range(2)
+    )
+    assert_close(measure(first, second, kernel), oracle(first, second))
 
 
 def test_whole_numbers_beyond_float64_still_differ(kernel: Kernel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,8 @@ from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
 from ttrace.core.results import CheckResult, Coverage, Culprit, TensorResult, Tolerance, Verdict
 from ttrace.core.statistics import Statistics
-from ttrace.report.terminal import headline, print_check, print_tensor
+from ttrace.report.terminal import print_check, print_tensor
+from ttrace.report.view import headline
 
 MEASURED = Statistics(
     count=64,
@@ -33,7 +35,7 @@ MEASURED = Statistics(
 HOSTILE = ("[red]x[/]", "<img src=x onerror=alert(1)>", r"back\slash\[", ":100: :smile:", "日本語")
 
 
-def result(name: str, verdict: Verdict, order: int, **more: object) -> TensorResult:
+def result(name: str, verdict: Verdict, order: int, **more: Any) -> TensorResult:
     plain = TensorResult(
         id=TensorId.parse(f"step0/{name}"),
         verdict=verdict,
@@ -118,10 +120,11 @@ def failing(names: int = 12) -> CheckResult:
 
 
 def printed(check: CheckResult, *, terminal: bool = False) -> str:
-    colours = "standard" if terminal else None
-    console = Console(file=io.StringIO(), width=150, force_terminal=terminal, color_system=colours)
+    colours: Literal["standard"] | None = "standard" if terminal else None
+    file = io.StringIO()
+    console = Console(file=file, width=150, force_terminal=terminal, color_system=colours)
     print_check(check, console)
-    text = console.file.getvalue()
+    text = file.getvalue()
     return "".join(line.rstrip() + "\n" for line in text.splitlines())
 
 
@@ -141,9 +144,10 @@ def test_a_report_is_that_of_the_golden_file(name: str, check: CheckResult) -> N
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED])
 def test_a_terminal_of_any_width_breaks_no_word(check: CheckResult, width: int) -> None:
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system=None)
     print_check(check, console)
-    text = console.file.getvalue()
+    text = file.getvalue()
     assert max(map(len, text.splitlines())) <= width
     for tensor in (check.failures or check.undecided)[:10]:
         assert str(tensor.id) in text
@@ -156,9 +160,10 @@ def test_a_terminal_of_any_width_breaks_no_word(check: CheckResult, width: int) 
 def test_an_endless_name_is_folded_not_cut() -> None:
     long = replace(failing().failures[0], note="")
     long = replace(long, id=replace(long.id, module=".".join(map(str, range(60)))))
-    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True, color_system=None)
     print_check(replace(EQUIVALENT, tensors=(long,)), console)
-    cells = [line[:39].strip() for line in console.file.getvalue().splitlines()]
+    cells = [line[:39].strip() for line in file.getvalue().splitlines()]
     assert str(long.id) in "".join(cells)
 
 
@@ -220,13 +225,14 @@ class TestNames:
 
     @pytest.mark.parametrize("name", HOSTILE[:1] + HOSTILE[3:4])
     def test_a_console_would_change_them(self, name: str) -> None:
-        console = Console(file=io.StringIO(), width=150)
+        file = io.StringIO()
+        console = Console(file=file, width=150)
         console.print(name)
-        assert name not in console.file.getvalue()
+        assert name not in file.getvalue()
 
 
 class TestTensor:
-    def shown(self, layout: Layout, **more: object) -> str:
+    def shown(self, layout: Layout, **more: Any) -> str:
         record = Record(
             id=TensorId.parse("step0/a:param.weight"),
             rank=3,
@@ -237,9 +243,10 @@ class TestTensor:
         tensor = LogicalTensor(
             shape=layout.shape, pieces=(Piece(layout=layout, records=(record,)),)
         )
-        console = Console(file=io.StringIO(), width=150)
+        file = io.StringIO()
+        console = Console(file=file, width=150)
         print_tensor("step0/a:param.weight", replace(tensor, **more), None, console)
-        return console.file.getvalue()
+        return file.getvalue()
 
     @pytest.mark.parametrize(
         ("runs", "text"),

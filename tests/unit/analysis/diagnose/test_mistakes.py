@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def noisy(values: Tensor, seed: int = 1) -> Tensor:
 WHOLE = random(16, 24, 16)
 
 
-def suspect(found: Tensor, **more: object) -> Suspect:
+def suspect(found: Tensor, **more: Any) -> Suspect:
     plain = Suspect(
         expected=WHOLE,
         found=found,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -326,7 +327,7 @@ class TestAbsentModules:
         ({"verdict": Verdict.NONFINITE}, "nonfinite"),
     ],
 )
-def test_the_reason_says_how_wrong_it_is(change: dict[str, object], words: str) -> None:
+def test_the_reason_says_how_wrong_it_is(change: dict[str, Any], words: str) -> None:
     result = TensorResult(id=id_of("a:output.0"), verdict=Verdict.MISMATCH, order=0, ratio=7.0)
     (culprit,) = localize([replace(result, **change)], {})
     assert culprit.reason == f"its output is the first wrong tensor: {words}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def noise(error: float, norm: float = 10.0) -> Statistics:
     )
 
 
-def yardstick(*errors: float, norm: float = 10.0, **more: object) -> Yardstick:
+def yardstick(*errors: float, norm: float = 10.0, **more: Any) -> Yardstick:
     plain = Yardstick(
         dtype="float32", volume=100, sequence=0, noise=tuple(noise(e, norm) for e in errors)
     )
@@ -51,7 +52,7 @@ def key(name: str) -> TensorId:
     return TensorId.parse(name if name.startswith("step") else f"step0/{name}")
 
 
-def allowed(name: str, *errors: float, norm: float = 10.0, **more: object) -> Tolerance:
+def allowed(name: str, *errors: float, norm: float = 10.0, **more: Any) -> Tolerance:
     (tolerance,) = allow(**{name: yardstick(*errors, norm=norm, **more)}).values()
     return tolerance
 
@@ -269,7 +270,7 @@ class TestFiner:
     """Noise of norm 0.5 over 100 elements: 0.05 in any one direction, if it is independent."""
 
     def limits(
-        self, *runs: Statistics, isolated: bool = False, **more: object
+        self, *runs: Statistics, isolated: bool = False, **more: Any
     ) -> dict[Statistic, float]:
         name = str(more.pop("name", "a:output.0"))
         found = tolerances(
@@ -277,7 +278,7 @@ class TestFiner:
         )
         return {limit.statistic: limit.allowed for limit in found[key(name)].limits}
 
-    def run(self, **more: object) -> Statistics:
+    def run(self, **more: Any) -> Statistics:
         rows = (Slice(dims=(0,), index=(3,), error_norm=0.1),)
         return replace(noise(0.5), max_error=0.06, slices=rows, **more)
 
