@@ -9,6 +9,7 @@ import pytest
 
 from tests.browser.screenshots import visit
 from tests.support.made_results import made
+from ttrace.report import html
 
 pytestmark = pytest.mark.browser
 
@@ -168,3 +169,35 @@ def test_ten_thousand_tensors_open_fast_and_do_not_freeze(browser: Any, pages: P
         "return performance.now() - begin"
     )
     assert slowest < 500  # chosen: a pause that is still taken for an answer
+
+
+def test_kind_and_verdict_that_the_scripts_never_heard_of_are_drawn(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data brings one of each; the last tensor of the step has both."""
+    result = made(4)
+    data = html.payload(result)
+    kind = {"name": "amax", "title": "largest value", "group": "update", "is_before_step": False}
+    verdict = {"name": "stale", "is_failure": True, "is_undecided": False, "sign": "S"}
+    data["exit_code"] = 1
+    comparison = data["comparisons"][0]
+    comparison["kind"][-1] = len(data["kinds"])
+    comparison["verdict"][-1] = len(data["verdicts"])
+    data["kinds"].append(kind)
+    data["verdicts"].append(verdict | {"meaning": "of an earlier step"})
+    monkeypatch.setattr(html, "payload", lambda _: data)
+    page = tmp_path / "report.html"
+    page.write_text(html.render(result), encoding="utf-8")
+    visit(browser, page)
+    assert browser.get_log("browser") == []
+    assert text(browser, ".columns .group:last-child span:last-child") == "largest value"
+    assert text(browser, "#matches").endswith(" 1 wrong")
+    assert text(browser, "#legend").endswith("S of an earlier step")
+    assert text(browser, ".cell.chosen") == "S"
+    assert text(browser, "#tensor-name") == str(result.tensors[-1].id)
+    assert text(browser, "#tensor td:nth-child(2)") == "stale"
+    charts = "return [...document.querySelectorAll('#charts figure')].map((f) => f.textContent)"
+    assert browser.execute_script(charts) == ["Forward", "Backward and update"]
+    search(browser, str(result.tensors[-1].id))
+    shown = "return [...document.querySelectorAll('#charts figure')].map((f) => !f.hidden)"
+    assert browser.execute_script(shown) == [False, True]

@@ -2,6 +2,7 @@
 
 Enters: a CheckResult. Leaves: the text of the page. Its parts stand under page/, put together
 here; the data is compressed JSON, which only ever becomes text nodes and numbers in the page.
+The scripts know no kind and no verdict: what those are and how they look is part of the data.
 """
 
 from __future__ import annotations
@@ -18,11 +19,38 @@ from typing import Any
 
 from ttrace import report
 from ttrace.core.evidence import Detail
-from ttrace.core.results import CheckResult, TensorResult
+from ttrace.core.ids import Kind, KindGroup, display_module
+from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.report import view
 
 # In this order: each uses only what stands above it.
 SCRIPTS = ("dom", "scale", "data", "summary", "heat", "depth", "tensor", "settings", "main")
+
+_CHARTS = {
+    "Forward": (KindGroup.FORWARD,),
+    "Backward and update": (KindGroup.BACKWARD, KindGroup.UPDATE),
+}
+_KIND_TITLES = {Kind.OPTIMIZER: "optim. state"}  # of the others, their names
+_KINDS = {kind: number for number, kind in enumerate(Kind)}
+_VERDICTS = {verdict: number for number, verdict in enumerate(Verdict)}
+# What stands in the cell; without a sign it is drawn by its ratio.
+_SIGNS = {
+    Verdict.PASS: "",
+    Verdict.MISMATCH: "",
+    Verdict.CONFLICT: "!",
+    Verdict.INCOMPLETE: "∅",
+    Verdict.MISSING: "∅",
+    Verdict.EXTRA: "+",
+    Verdict.NONFINITE: "NaN",
+    Verdict.SHAPE: "⊥",
+    Verdict.UNDECIDED: "?",
+}
+# What the legend has room for.
+_MEANINGS = {
+    Verdict.CONFLICT: "replicas disagree",
+    Verdict.MISSING: "missing",
+    Verdict.UNDECIDED: "undecided",
+}
 
 
 def render(result: CheckResult) -> str:
@@ -72,6 +100,7 @@ def payload(result: CheckResult) -> dict[str, Any]:
             }
             for finding in view.findings(result)
         ],
+        **_vocabulary(),
         "evidence_in": evidence_in,
         "comparisons": comparisons,
         "modules": [[m.path, m.class_name, m.source] for m in result.modules],
@@ -82,10 +111,40 @@ def payload(result: CheckResult) -> dict[str, Any]:
     }
 
 
+def _vocabulary() -> dict[str, Any]:
+    """What kinds and verdicts there are, in order; tensors have their numbers."""
+    return {
+        "root": display_module(""),
+        "groups": [group.value for group in KindGroup],
+        "charts": [{"title": title, "groups": list(groups)} for title, groups in _CHARTS.items()],
+        "kinds": [
+            {
+                "name": kind.value,
+                "title": _KIND_TITLES.get(kind, kind.value.replace("_", " ")),
+                "group": kind.group.value,
+                "is_before_step": kind.is_before_step,
+            }
+            for kind in Kind
+        ],
+        "verdicts": [
+            {
+                "name": verdict.value,
+                "is_failure": verdict.is_failure,
+                "is_undecided": verdict is Verdict.UNDECIDED,
+                "sign": _SIGNS[verdict],
+                "meaning": _MEANINGS.get(verdict, ""),
+            }
+            for verdict in Verdict
+        ],
+    }
+
+
 def _comparison(name: str, result: CheckResult) -> dict[str, Any]:
+    # The text of an id is what stands before its module, the module, and what stands after it.
+    befores = {t.id.step: t.id.around_module[0] for t in result.tensors}
+    steps = _Table(befores)
     modules = _Table(tensor.id.module for tensor in result.tensors)
-    kinds = _Table(tensor.id.kind.value for tensor in result.tensors)
-    verdicts = _Table(tensor.verdict.value for tensor in result.tensors)
+    afters = _Table(tensor.id.around_module[1] for tensor in result.tensors)
     dtypes = _Table(tensor.dtype for tensor in result.tensors)
     sources = _Table("" if t.tolerance is None else t.tolerance.source for t in result.tensors)
 
@@ -96,18 +155,18 @@ def _comparison(name: str, result: CheckResult) -> dict[str, Any]:
     return {
         "name": name,
         "tables": {
-            "module": modules.names,
-            "kind": kinds.names,
-            "verdict": verdicts.names,
-            "dtype": dtypes.names,
-            "source": sources.names,
+            "step": steps.values,
+            "before": list(befores.values()),
+            "module": modules.values,
+            "after": afters.values,
+            "dtype": dtypes.values,
+            "source": sources.values,
         },
-        "step": column(lambda t: t.id.step),
+        "step": column(lambda t: steps[t.id.step]),
         "module": column(lambda t: modules[t.id.module]),
-        "kind": column(lambda t: kinds[t.id.kind.value]),
-        "slot": column(lambda t: t.id.slot),
-        "call": column(lambda t: t.id.call),
-        "verdict": column(lambda t: verdicts[t.verdict.value]),
+        "after": column(lambda t: afters[t.id.around_module[1]]),
+        "kind": column(lambda t: _KINDS[t.id.kind]),
+        "verdict": column(lambda t: _VERDICTS[t.verdict]),
         "dtype": column(lambda t: dtypes[t.dtype]),
         "source": column(lambda t: sources["" if t.tolerance is None else t.tolerance.source]),
         "shape": column(lambda t: list(t.shape)),
@@ -128,16 +187,16 @@ def _comparison(name: str, result: CheckResult) -> dict[str, Any]:
 
 
 class _Table:
-    """Names by number, so that each is written once."""
+    """Values by number, so that each is written once."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    def __init__(self, values: Iterable[str | int]) -> None:
+        self._numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
 
-    def __getitem__(self, name: str) -> int:
-        return self._numbers[name]
+    def __getitem__(self, value: str | int) -> int:
+        return self._numbers[value]
 
     @property
-    def names(self) -> list[str]:
+    def values(self) -> list[str | int]:
         return list(self._numbers)
 
 

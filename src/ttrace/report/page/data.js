@@ -11,46 +11,38 @@ async function load() {
   return data;
 }
 
-// Once, and only for a comparison that is looked at.
-function prepare(comparison) {
+// Once, and only for a comparison that is looked at. A kind stays its number in data.kinds.
+function prepare(data, comparison) {
   const { tables } = comparison;
   if (comparison.count != null) return;
   comparison.count = comparison.step.length;
   for (const name of ["ratio", "eps", "relative", "allowed"]) comparison[name] = comparison[name].map(real);
-  for (const name of ["kind", "verdict", "dtype", "source"]) comparison[name] = comparison[name].map((i) => tables[name][i]);
   comparison.modulePath = comparison.module.map((i) => tables.module[i]);
-  comparison.id = comparison.step.map((step, i) => {
-    const call = comparison.call[i] ? `#${comparison.call[i]}` : "";
-    const slot = comparison.slot[i] ? `.${comparison.slot[i]}` : "";
-    return `step${step}/${comparison.modulePath[i]}${call}:${comparison.kind[i]}${slot}`;
-  });
+  comparison.id = comparison.modulePath.map((path, i) => tables.before[comparison.step[i]] + path + tables.after[comparison.after[i]]);
+  for (const name of ["step", "dtype", "source"]) comparison[name] = comparison[name].map((i) => tables[name][i]);
+  comparison.verdict = comparison.verdict.map((i) => data.verdicts[i]);
   comparison.searched = comparison.id.map((id) => id.toLowerCase());
   comparison.byId = new Map(comparison.id.map((id, i) => [id, i]));
-  comparison.failed = comparison.verdict.map((verdict) => !["pass", "extra", "undecided"].includes(verdict));
-  comparison.tree = buildTree(comparison);
+  comparison.failed = comparison.verdict.map((verdict) => verdict.is_failure);
+  comparison.tree = buildTree(data, comparison);
 }
 
 // How bad a tensor is, to choose the worst of a cell: failures without a ratio come first.
 function badness(comparison, i) {
   const ratio = comparison.ratio[i];
   if (comparison.failed[i] && !(ratio > 1)) return Infinity;
-  if (comparison.verdict[i] === "undecided") return 1;
+  if (comparison.verdict[i].is_undecided) return 1;
   return ratio == null || Number.isNaN(ratio) ? 0 : ratio;
 }
 
-const SIGNS = { conflict: "!", missing: "∅", incomplete: "∅", nonfinite: "NaN", shape: "⊥", undecided: "?", extra: "+" };
-
+// A verdict without a sign is drawn by its ratio.
 function cellLook(comparison, i) {
-  const verdict = comparison.verdict[i], ratio = comparison.ratio[i];
-  if (verdict === "mismatch") {
-    const background = colour(Math.log10(Math.max(ratio, 1.0001)));
-    return { text: short(ratio), background, ink: inkOn(background) };
+  const { is_failure: failed, sign } = comparison.verdict[i], ratio = comparison.ratio[i];
+  if (failed) {
+    const background = colour(sign ? HIGHEST : Math.log10(Math.max(ratio, 1.0001)));
+    return { text: sign || short(ratio), background, ink: inkOn(background) };
   }
-  if (comparison.failed[i]) {
-    const background = colour(HIGHEST);
-    return { text: SIGNS[verdict] || "!", background, ink: inkOn(background) };
-  }
-  if (verdict in SIGNS) return { text: SIGNS[verdict], background: "transparent", ink: "inherit" };
+  if (sign) return { text: sign, background: "transparent", ink: "inherit" };
   if (!ratio) return { text: "·", background: "transparent", ink: "var(--quiet)" };
   return { text: "", background: colour(Math.log10(ratio)), ink: "inherit" };
 }

@@ -1,14 +1,10 @@
 // Relative error against execution order, with the tolerance as a band, on canvas.
-const SIDES = [
-  ["Forward", new Set(["input", "output", "loss"])],
-  ["Backward and update", new Set(["grad_output", "grad_input", "grad", "accumulated_grad", "reduced_grad", "main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after", "buffer"])],
-];
 const EDGE = { left: 46, right: 10, top: 8, bottom: 34 };
 
 function depthCharts(data, state, open) {
-  const charts = SIDES.map(([title, kinds]) => {
+  const charts = data.charts.map(({ title, groups }) => {
     const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": `${title}: error against depth. Arrow keys move from tensor to tensor, Enter opens.` });
-    const chart = { title, kinds, canvas, points: [], at: -1 };
+    const chart = { title, groups, canvas, points: [], at: -1 };
     canvas.addEventListener("mousemove", (event) => hover(chart, event));
     canvas.addEventListener("mouseleave", () => { chart.at = -1; hide(); draw(chart); });
     canvas.addEventListener("click", () => chart.at >= 0 && open(chart.points[chart.at].i));
@@ -30,9 +26,11 @@ function depthCharts(data, state, open) {
   function update() {
     const { comparison, matches } = state;
     for (const chart of charts) {
+      // What is read before the step has no place in the order of execution.
+      const shown = data.kinds.map((kind) => chart.groups.includes(kind.group) && !kind.is_before_step);
       chart.points = [];
       for (let i = 0; i < comparison.count; i++) {
-        if (matches[i] && chart.kinds.has(comparison.kind[i]) && comparison.relative[i] != null) chart.points.push({ i });
+        if (matches[i] && shown[comparison.kind[i]] && comparison.relative[i] != null) chart.points.push({ i });
       }
       chart.at = -1;
       chart.canvas.parentNode.hidden = !chart.points.length;
@@ -106,7 +104,7 @@ function depthCharts(data, state, open) {
       const same = path === last;
       last = path;
       if (same || x(n) < free) return;  // before measuring: that is what takes long
-      const name = (path || "(model)").split(".").slice(0, 2).join(".");
+      const name = (path || data.root).split(".").slice(0, 2).join(".");
       const shown = name.length > 18 ? `${name.slice(0, 17)}…` : name;
       const length = pen.measureText(shown).width;
       if (x(n) + length > width) return;
@@ -134,7 +132,7 @@ function depthCharts(data, state, open) {
   function tip({ i }, left, top) {
     const { comparison } = state, node = byId("tip");
     node.replaceChildren(el("div", { class: "mono" }, comparison.id[i]),
-      `relative error ${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}; ${comparison.verdict[i]}, ${number(comparison.ratio[i])} of its tolerance`);
+      `relative error ${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}; ${comparison.verdict[i].name}, ${number(comparison.ratio[i])} of its tolerance`);
     node.hidden = false;
     node.style.left = `${Math.min(left + 12, innerWidth - node.offsetWidth - 8)}px`;
     node.style.top = `${Math.min(top + 14, innerHeight - node.offsetHeight - 8)}px`;

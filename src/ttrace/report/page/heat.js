@@ -1,13 +1,8 @@
 // The model as a tree by kinds of tensors. Only the rows in sight are elements, so 10,000 tensors are no more than 40.
-const GROUPS = [
-  ["forward", ["param", "input", "output", "loss", "buffer"]],
-  ["backward", ["grad_output", "grad_input", "grad", "accumulated_grad"]],
-  ["update", ["reduced_grad", "main_grad", "grad_norm", "clipped_grad", "optimizer", "param_after"]],
-];
 const ROW = 21;
 
-function buildTree(comparison) {
-  const root = { name: "(model)", path: "", depth: 0, children: new Map(), own: [], order: Infinity };
+function buildTree(data, comparison) {
+  const root = { name: data.root, path: "", depth: 0, children: new Map(), own: [], order: Infinity };
   for (let i = 0; i < comparison.count; i++) {
     let node = root;
     root.order = Math.min(root.order, i);
@@ -17,8 +12,8 @@ function buildTree(comparison) {
         path = path ? `${path}.${name}` : name;
         if (!node.children.has(name)) node.children.set(name, { name, path, depth: node.depth + 1, children: new Map(), own: [], order: Infinity });
         node = node.children.get(name);
-        // Parameters are recorded before anything ran: they do not tell the order of execution.
-        node.order = Math.min(node.order, comparison.kind[i] === "param" ? comparison.count + i : i);
+        // What is read before the step does not tell the order of execution.
+        node.order = Math.min(node.order, data.kinds[comparison.kind[i]].is_before_step ? comparison.count + i : i);
       }
     }
     node.own.push(i);
@@ -38,13 +33,14 @@ function heatMap(data, state, open) {
 
   function columns(comparison) {
     const present = new Set(comparison.kind);
-    const groups = GROUPS.map(([name, all]) => [name, all.filter((kind) => present.has(kind))]).filter(([, all]) => all.length);
+    const shown = data.kinds.map((_, kind) => kind).filter((kind) => present.has(kind));
+    const groups = data.groups.map((name) => [name, shown.filter((kind) => data.kinds[kind].group === name)]).filter(([, all]) => all.length);
     kinds = groups.flatMap(([, all]) => all);
     starts = new Set(groups.slice(1).map(([, all]) => all[0]));
     heat.parentNode.style.setProperty("--kinds", kinds.length);
     byId("columns").replaceChildren(el("span", { class: "name" }, "module, in execution order"),
       ...groups.map(([name, all]) => el("span", { class: "group" }, el("b", {}, name),
-        el("div", {}, all.map((kind) => el("span", {}, kind.replace("_", " ").replace("optimizer", "optim. state")))))));
+        el("div", {}, all.map((kind) => el("span", {}, data.kinds[kind].title))))));
   }
 
   // The worst matching tensor of every kind, of a node itself and of all below it.
@@ -92,7 +88,7 @@ function heatMap(data, state, open) {
     if (i === state.chosen) classes.push("chosen");
     if (shown === node.sums && !node.own.includes(i)) classes.push("sum");
     const look = cellLook(state.comparison, i);
-    const title = `${state.comparison.id[i]}\n${state.comparison.verdict[i]}, error / tolerance ${number(state.comparison.ratio[i])}`;
+    const title = `${state.comparison.id[i]}\n${state.comparison.verdict[i].name}, error / tolerance ${number(state.comparison.ratio[i])}`;
     const made = el("button", { class: classes.join(" "), type: "button", tabindex: -1, role: "gridcell", id: `cell-${row}-${column}`, title, "data-tensor": i,
       "aria-label": title, onclick: () => { cursor = { row, column }; open(i); } }, look.text);
     made.style.background = look.background;
@@ -109,7 +105,7 @@ function heatMap(data, state, open) {
       const fold = node.children.length
         ? el("button", { class: "fold", type: "button", tabindex: -1, "aria-label": "fold", onclick: () => toggle(node) }, folded.has(node.path) ? "▸" : "▾")
         : el("span", { class: "fold" });
-      const name = el("div", { class: "name", role: "rowheader", title: node.path || "(model)" }, fold,
+      const name = el("div", { class: "name", role: "rowheader", title: node.path || data.root }, fold,
         el("span", { class: node.own.length ? null : "folder" }, node.name),
         known && known.kind ? el("span", { class: "class" }, known.kind) : null);
       name.style.paddingLeft = `${6 + node.depth * 12}px`;

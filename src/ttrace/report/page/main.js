@@ -25,7 +25,7 @@ function start(data) {
 
   function switchTo(n) {
     state.comparison = data.comparisons[n];
-    prepare(state.comparison);
+    prepare(data, state.comparison);
     state.tree = state.comparison.tree;
     state.chosen = null;
     which.value = n;
@@ -40,7 +40,7 @@ function start(data) {
     state.matching = 0;
     state.matches = comparison.searched.map((id, i) => {
       const match = (wanted === null || comparison.step[i] === wanted) && (!wrong || comparison.failed[i]) &&
-        (!unsure || comparison.verdict[i] === "undecided") && words.every((word) => id.includes(word));
+        (!unsure || comparison.verdict[i].is_undecided) && words.every((word) => id.includes(word));
       state.matching += match;
       return match;
     });
@@ -75,14 +75,14 @@ function start(data) {
     if (event.key === "/" && !/^(INPUT|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); search.focus(); }
     if (event.key === "Escape" && document.activeElement === search) { search.value = ""; filter(); }
   });
-  const again = () => { drawLegend(); heat.draw(); depth.draw(); drawTensor(data, state); };
+  const again = () => { drawLegend(data); heat.draw(); depth.draw(); drawTensor(data, state); };
   dark.addEventListener("change", again);
   addEventListener("beforeprint", () => { printing = true; again(); });
   addEventListener("afterprint", () => { printing = false; again(); });
 
   drawSummary(data, openById);
   drawSettings(data);
-  drawLegend();
+  drawLegend(data);
   byId("spread-title").textContent = data.exit_code === 0 ? "Every tensor" : "Where it starts and how it spreads";
   switchTo(0);
   const first = data.findings.length && data.findings[0].evidence.length ? data.findings[0].evidence[0].id : null;

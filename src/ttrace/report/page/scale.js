@@ -33,8 +33,9 @@ function inkOn(background) {
   return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1d2126" : "#fff";
 }
 
-function drawLegend() {
+function drawLegend(data) {
   const stops = [-3, -2, -1, -0.01, 0.01, 1, 2, 3, 4, 5, 6];
+  const signs = data.verdicts.filter((verdict) => verdict.meaning).map((verdict) => `${verdict.sign} ${verdict.meaning}`);
   byId("legend").replaceChildren(
     "error / tolerance: 0.001",
     el("span", { class: "ramp" }, stops.map((log) => {
@@ -43,5 +44,5 @@ function drawLegend() {
       if (log === 0.01) box.style.borderLeft = "2px solid var(--ink)";
       return box;
     })),
-    "1e6   · equal   ! replicas disagree   ∅ missing   ? undecided");
+    ["1e6", "· equal", ...signs].join("   "));
 }

@@ -12,8 +12,8 @@ function drawSettings(data) {
       ["device", (run) => run.device], ["adapter", (run) => run.adapter], ["steps", (run) => String(run.steps)],
       ...names.map((name) => [name, (run) => said(run)[name] || "–"]),
     ].map(([name, value]) => {
-      const ours = value(reference), theirs = value(candidate), differs = ours !== theirs && name !== "trace";
-      return { mark: differs ? "differs" : null, cells: [name, ours, theirs, differs ? "≠" : ""] };
+      const pair = [value(reference), value(candidate)], differs = pair[0] !== pair[1] && name !== "trace";
+      return { mark: differs ? "differs" : null, cells: [name, ...pair, differs ? "≠" : ""] };
     });
     const runs = noisy.map((run) => `${run.path} (noise seed ${run.noise_seed})`).join(", ");
     byId("settings").replaceChildren(table(["", "reference", "candidate", ""], lines),

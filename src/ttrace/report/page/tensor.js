@@ -7,7 +7,7 @@ function drawTensor(data, state) {
   }
   const known = data.moduleOf.get(comparison.modulePath[i]), detail = comparison.details[i];
   const facts = [
-    ["verdict", comparison.verdict[i]],
+    ["verdict", comparison.verdict[i].name],
     ["shape", `[${comparison.shape[i].join(", ")}] ${comparison.dtype[i]}`],
     ["relative error", `${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}`],
     ["in machine epsilons", number(comparison.eps[i])],
