@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ttrace.adapters.patching import replaced
+
 # Set before megatron is imported: its jit_fuser would start a compiler that nothing here needs.
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
@@ -109,16 +111,8 @@ class _Nothing:
         return lambda *_, **__: _Nothing()
 
 
-_ABSENT = object()
-
-
 def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
-    before = vars(owner).get(name, _ABSENT)
-    setattr(owner, name, value)
-    if before is _ABSENT:
-        stack.callback(delattr, owner, name)
-    else:
-        stack.callback(setattr, owner, name, before)
+    stack.enter_context(replaced(owner, name, value))
 
 
 def _without_cuda(factory: Callable[..., Any]) -> Callable[..., Any]:

@@ -218,7 +218,7 @@ def _with_own(stack: ExitStack, kind: type[OwnMLP]) -> None:
                 module.start()
 
     wrap(stack, gpt, "GPTModel", model)
-    wrap(stack, gpt.ttrace, "generate", generate)
+    wrap(stack, gpt.ttrace, "generate_parameters", generate)
 
 
 @bug("no bug", 2, (), "", tp=2)

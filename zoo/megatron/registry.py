@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from ttrace.adapters.patching import patched, replaced
+
 Plant = Callable[[ExitStack], None]
 Place = tuple[str, str]  # where, and which part
 
@@ -101,19 +103,13 @@ def all_bugs() -> dict[str, Bug]:
 
 def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     """Set an attribute until the stack is closed."""
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    stack.callback(setattr, owner, name, before)
+    getattr(owner, name)  # a bug is planted in what is there
+    stack.enter_context(replaced(owner, name, value))
 
 
 def wrap(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace a function by `around(original, *args, **kwargs)`."""
-    original = vars(owner)[name]
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    replace(stack, owner, name, wrapped)
+    stack.enter_context(patched(owner, name, around))
 
 
 def once_built(stack: ExitStack, change: Callable[[Any, dict[str, Any]], None]) -> None:

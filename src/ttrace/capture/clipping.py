@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from types import CellType
 from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad
+
+from ttrace.adapters.patching import patched
 
 Before = Callable[[torch.Tensor | None], torch.Tensor | None]
 
@@ -19,39 +22,27 @@ def watch_clipping(before: Before) -> Iterator[None]:
     The norm that it returns is the one that is used; by value there is none.
     """
 
-    def by_norm(original: Callable[..., None]) -> Callable[..., None]:
-        def clip(parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None) -> None:
-            original(parameters, max_norm, before(total_norm), foreach)
+    def by_norm(
+        original: Any, parameters: Any, max_norm: Any, total_norm: Any, foreach: Any = None
+    ) -> None:
+        original(parameters, max_norm, before(total_norm), foreach)
 
-        return clip
+    def by_value(original: Any, *args: Any, **kwargs: Any) -> None:
+        before(None)
+        original(*args, **kwargs)
 
-    def by_value(original: Callable[..., None]) -> Callable[..., None]:
-        def clip(*args: Any, **kwargs: Any) -> None:
-            before(None)
-            original(*args, **kwargs)
-
-        return clip
-
-    with ExitStack() as stack:
-        # clip_grad_norm_ ends in the first, and so do scripts that make the norm themselves.
-        stack.enter_context(_replaced(clip_grad._clip_grads_with_norm_, by_norm))
-        stack.enter_context(_replaced(clip_grad.clip_grad_value_, by_value))
+    # clip_grad_norm_ ends in the first, and so do scripts that make the norm themselves.
+    with (
+        patched(_inside(clip_grad._clip_grads_with_norm_), "cell_contents", by_norm),
+        patched(_inside(clip_grad.clip_grad_value_), "cell_contents", by_value),
+    ):
         yield
 
 
-@contextmanager
-def _replaced(
-    function: Callable[..., Any], change: Callable[[Callable[..., None]], Callable[..., None]]
-) -> Iterator[None]:
-    """Change what is inside torch's no_grad wrapper.
+def _inside(function: Any) -> CellType:
+    """The cell that holds what is inside torch's no_grad wrapper.
 
     A name in a module could be replaced too, but not the names under which others imported it.
     """
-    inside: Any = function
-    cell = inside.__closure__[inside.__code__.co_freevars.index("func")]
-    original = cell.cell_contents
-    cell.cell_contents = change(original)
-    try:
-        yield
-    finally:
-        cell.cell_contents = original
+    cell: CellType = function.__closure__[function.__code__.co_freevars.index("func")]
+    return cell

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
 
 from ttrace.adapters.base import AroundBackward
+from ttrace.adapters.patching import patched
 
 
-@contextmanager
-def watch_backward(around: AroundBackward) -> Iterator[None]:
+def watch_backward(around: AroundBackward) -> AbstractContextManager[None]:
     """While open, holds `around(losses)` during every backward pass.
 
     A backward with explicit gradients is a piece of a longer chain (a pipeline stage) and starts
     from no loss. A backward inside a backward (reentrant checkpointing) is a part of the outer one.
     """
-    original = torch.autograd.backward
 
-    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def backward(
+        original: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (no public way to ask)
             return original(tensors, grad_tensors, *args, **kwargs)
         starts = _as_tuple(tensors)  # it may be an iterator, which can be read only once
         with around(_losses(starts, grad_tensors)):
             return original(starts, grad_tensors, *args, **kwargs)
 
-    torch.autograd.backward = backward
-    try:
-        yield
-    finally:
-        torch.autograd.backward = original
+    return patched(torch.autograd, "backward", backward)
 
 
 def _losses(starts: Sequence[Any], grad_tensors: Any) -> list[torch.Tensor]:

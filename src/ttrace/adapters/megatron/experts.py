@@ -9,8 +9,7 @@ A row then has a place in a dense tensor of all tokens, the same in every layout
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from megatron.core.transformer.moe.moe_layer import MoELayer
 
 from ttrace.adapters.megatron.layouts import Axis
+from ttrace.adapters.patching import patched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +54,18 @@ class Dispatches:
     def latest(self, layer: MoELayer) -> Dispatched | None:
         return self._latest.get(id(layer))
 
-    @contextmanager
-    def tracking(self) -> Iterator[None]:
-        original = MoELayer.preprocess
-        dispatches = self
-
+    def tracking(self) -> AbstractContextManager[None]:
         def preprocess(
-            self: MoELayer, hidden_states: torch.Tensor, probs: torch.Tensor, routing_map: Any
+            original: Any,
+            layer: MoELayer,
+            hidden_states: torch.Tensor,
+            probs: torch.Tensor,
+            routing_map: Any,
         ) -> Any:
-            dispatches._follow(self, hidden_states, probs, routing_map)
-            return original(self, hidden_states, probs, routing_map)
+            self._follow(layer, hidden_states, probs, routing_map)
+            return original(layer, hidden_states, probs, routing_map)
 
-        MoELayer.preprocess = preprocess
-        try:
-            yield
-        finally:
-            MoELayer.preprocess = original
+        return patched(MoELayer, "preprocess", preprocess)
 
     @torch.no_grad()
     def _follow(

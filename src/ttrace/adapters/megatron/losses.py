@@ -6,8 +6,8 @@ balancing and z-loss, of the model the loss of each multi-token head. Coefficien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from megatron.core.transformer.multi_token_prediction import MTPLossAutoScaler
 
 from ttrace.adapters.base import Aside
 from ttrace.adapters.megatron.layouts import Ranks
+from ttrace.adapters.patching import patched
 from ttrace.core.layout import Layout
 
 # Its counts are those of all data-parallel ranks and earlier microbatches: no sum of shares.
@@ -45,21 +46,14 @@ def watch_losses(ranks: Ranks, aside: Aside, *, per_token: bool) -> Iterator[Non
         aside("mtp_loss", total, _summed(ranks, "cp"))
         return original(activation, losses)
 
-    with ExitStack() as stack:
-        _wrap(stack, router.TopKRouter, "attach_and_log_load_balancing_loss", balance)
-        _wrap(stack, router, "z_loss_func", squares)
-        stack.callback(delattr, MTPLossAutoScaler, "apply")
-        apply = MTPLossAutoScaler.apply  # inherited
-        MTPLossAutoScaler.apply = staticmethod(lambda *args: head(apply, *args))
+    with (
+        patched(router.TopKRouter, "attach_and_log_load_balancing_loss", balance),
+        patched(router, "z_loss_func", squares),
+        patched(MTPLossAutoScaler, "apply", head),
+    ):
         yield
 
 
 def _summed(ranks: Ranks, *axes: str) -> Layout:
     sizes = {"tp": ranks.tp[1], "cp": ranks.cp[1]}
     return Layout.full(()).summed_over(*(axis for axis in axes if sizes[axis] > 1))
-
-
-def _wrap(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, lambda *args, **kwargs: around(original, *args, **kwargs))
-    stack.callback(setattr, owner, name, original)

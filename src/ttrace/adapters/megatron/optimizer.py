@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ttrace.adapters.base import BeforeClip, BeforeReduction
+from ttrace.adapters.patching import patched
 from ttrace.core.layout import Layout, Run
 
 Box = tuple[tuple[int, int], ...]  # start and stop of every dim
@@ -119,55 +120,35 @@ def box_layout(base: Layout, box: Box) -> Layout:
     return base
 
 
-def cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    return tensor[tuple(slice(*bounds) for bounds in box)]
-
-
-@contextmanager
-def watch_clipping(before: BeforeClip) -> Iterator[None]:
+def watch_clipping(before: BeforeClip) -> AbstractContextManager[None]:
     """Megatron's optimizers clip by a function of their own."""
-    original: Callable[..., None] = megatron_optimizer.clip_grad_by_total_norm_fp32
 
-    def clip(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
+    def clip(
+        original: Any, parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
+    ) -> None:
         norm = torch.tensor(float(total_norm), dtype=torch.float32)
         used = before(norm)
         total_norm = total_norm if used is None or used is norm else float(used)
         original(parameters, max_norm, total_norm, *args, **kwargs)
 
-    megatron_optimizer.clip_grad_by_total_norm_fp32 = clip
-    try:
-        yield
-    finally:
-        megatron_optimizer.clip_grad_by_total_norm_fp32 = original
+    return patched(megatron_optimizer, "clip_grad_by_total_norm_fp32", clip)
 
 
-@contextmanager
-def watch_accumulation(before: BeforeReduction) -> Iterator[None]:
+def watch_accumulation(before: BeforeReduction) -> AbstractContextManager[None]:
     """A group of buckets is reduced when every microbatch was added to it."""
-    original: Callable[..., None] = _ParamAndGradBucketGroup.start_grad_sync
 
-    def start(group: Any, *args: Any, **kwargs: Any) -> None:
+    def start(original: Any, group: Any, *args: Any, **kwargs: Any) -> None:
         before(group.params)
         original(group, *args, **kwargs)
 
-    _ParamAndGradBucketGroup.start_grad_sync = start
-    try:
-        yield
-    finally:
-        _ParamAndGradBucketGroup.start_grad_sync = original
+    return patched(_ParamAndGradBucketGroup, "start_grad_sync", start)
 
 
-@contextmanager
-def watch_reduction(after: Callable[[nn.Module], None]) -> Iterator[None]:
+def watch_reduction(after: Callable[[nn.Module], None]) -> AbstractContextManager[None]:
     """Every chunk, once its gradients are summed over data-parallel ranks and before more sums."""
-    original = DistributedDataParallel.finish_grad_sync
 
-    def finish(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        after(self)
+    def finish(original: Any, chunk: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(chunk, *args, **kwargs)
+        after(chunk)
 
-    DistributedDataParallel.finish_grad_sync = finish
-    try:
-        yield
-    finally:
-        DistributedDataParallel.finish_grad_sync = original
+    return patched(DistributedDataParallel, "finish_grad_sync", finish)

@@ -14,27 +14,30 @@ import torch
 from megatron.core.pipeline_parallel import schedules
 
 from ttrace.adapters.base import AroundBackward
+from ttrace.adapters.patching import patched
 
 
 @contextmanager
 def watch_backward(around: AroundBackward) -> Iterator[None]:
     """While open, holds `around(losses)` during every such backward pass."""
-    free: Callable[..., None] = schedules.deallocate_output_tensor
-    run: Callable[..., None] = schedules.custom_backward
     losses: dict[int, torch.Tensor] = {}
 
-    def deallocate(out: Any, deallocate_pipeline_outputs: bool = False) -> None:  # noqa: FBT001, FBT002
+    def deallocate(
+        free: Callable[..., None],
+        out: Any,
+        deallocate_pipeline_outputs: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
         if deallocate_pipeline_outputs and isinstance(out, torch.Tensor) and out.numel() == 1:
             losses[id(out)] = out.detach().clone()
         free(out, deallocate_pipeline_outputs)
 
-    def backward(output: Any, grad_output: Any) -> None:
+    def backward(run: Callable[..., None], output: Any, grad_output: Any) -> None:
         loss = losses.pop(id(output), output)  # interleaved schedules do not free it
         with around([loss] if grad_output is None else []):
             run(output, grad_output)
 
-    schedules.deallocate_output_tensor, schedules.custom_backward = deallocate, backward
-    try:
+    with (
+        patched(schedules, "deallocate_output_tensor", deallocate),
+        patched(schedules, "custom_backward", backward),
+    ):
         yield
-    finally:
-        schedules.deallocate_output_tensor, schedules.custom_backward = free, run

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
+from ttrace.adapters.patching import patched
 from ttrace.errors import UsageError
 
 
@@ -43,23 +44,20 @@ class Pipeline:
 
     @contextmanager
     def tracking(self) -> Iterator[None]:
+        """While open, `microbatch` is that of the forward which a schedule runs."""
         if not self._scheduled:
             yield
             return
-        original = _PipelineStageBase.forward_one_chunk
 
-        def forward_one_chunk(stage: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        def forward(original: Any, stage: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
             self.microbatch = fwd_chunk_id
             try:
                 return original(stage, fwd_chunk_id, *args, **kwargs)
             finally:
                 self.microbatch = None
 
-        _PipelineStageBase.forward_one_chunk = forward_one_chunk  # type: ignore[assignment,method-assign]
-        try:
+        with patched(_PipelineStageBase, "forward_one_chunk", forward):
             yield
-        finally:
-            _PipelineStageBase.forward_one_chunk = original  # type: ignore[method-assign]
 
 
 def _stage(part: Any) -> Stage:
