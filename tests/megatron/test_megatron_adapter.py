@@ -17,10 +17,10 @@ from zoo.megatron.cpu import on_cpu
 
 with on_cpu():
     from ttrace.adapters.megatron.activations import Activations
-    from ttrace.adapters.megatron.adapter import _require_version
+    from ttrace.adapters.megatron.adapter import require_version
     from ttrace.adapters.megatron.experts import Dispatches
     from ttrace.adapters.megatron.layouts import Ranks, parameter_layout, sequence_layout, split
-    from ttrace.adapters.megatron.optimizer import box_layout, cut, flat_boxes
+    from ttrace.adapters.megatron.optimizer import box_layout, flat_boxes
     from ttrace.adapters.megatron.paths import with_global_number
 
 
@@ -34,10 +34,10 @@ def test_boxes_of_a_flat_range_are_the_range(shape: list[int], ends: tuple[int, 
 
     boxes = list(flat_boxes(shape, start, stop))
 
-    found = [value for box in boxes for value in cut(tensor, box).flatten().tolist()]
-    assert found == list(range(start, stop))
-    for box in boxes:
-        assert box_layout(Layout.full(shape), box).local_shape == cut(tensor, box).shape
+    parts = [tensor[tuple(slice(*bounds) for bounds in box)] for box in boxes]
+    assert [value for part in parts for value in part.flatten().tolist()] == [*range(start, stop)]
+    for box, part in zip(boxes, parts, strict=True):
+        assert box_layout(Layout.full(shape), box).local_shape == part.shape
 
 
 def test_gate_and_up_are_two_runs() -> None:
@@ -56,11 +56,11 @@ def test_sequence_is_cut_by_context_then_by_tensor_parallelism() -> None:
 
 def test_an_old_version_is_refused_with_what_is_needed() -> None:
     with pytest.raises(UsageError, match=r"megatron-core 0.9.0 is not supported.*newer"):
-        _require_version("0.9.0")
-    _require_version("0.16.1")
+        require_version("0.9.0")
+    require_version("0.16.1")
     with pytest.raises(UsageError, match=r"0\.15\.0 is not supported"):
-        _require_version("0.15.0")
-    _require_version("1.0.0rc1")
+        require_version("0.15.0")
+    require_version("1.0.0rc1")
 
 
 def test_torch_is_as_before_when_the_patches_are_gone() -> None:

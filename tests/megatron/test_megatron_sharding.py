@@ -41,7 +41,7 @@ def second_opinion(fields: dict[str, Any], wrong: str = "") -> tuple[int, int, l
         known = [sharded_layouts(unwrapped(chunk))[0] for chunk in chunks]
         parameters = list(adapter.parameters())
         described = sum(any(p.tensor.data_ptr() in k for k in known) for p in parameters)
-        return len(parameters), described, list(adapter.notes())
+        return len(parameters), described, list(adapter.notes)
 
 
 def shard_by_columns(module: Any) -> None:

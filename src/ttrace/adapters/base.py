@@ -1,21 +1,40 @@
-"""The questions a framework's adapter answers about this rank.
+"""The questions a framework's adapter answers about this rank, with what plain PyTorch answers.
 
-Capture asks them and knows no framework; each adapter answers for one framework and knows no stage.
+Enters: the model that a script passes to `attach`. Leaves: coordinates, names, layouts and moments
+of one rank. Capture asks and knows no framework; an adapter knows one framework and no stage.
+
+    class MyAdapter(Adapter):
+        name = "mine"
+
+        def main_grad(self, parameter):  # only what the framework does otherwise
+            return parameter.flat_grad.view_as(parameter)
+
+Every other answer stays that of a plain model whose ranks all hold everything. The package that
+holds the class is found by its entry point (adapters.registry); adapters.conformance tests it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from ttrace.adapters.leaves import leaves
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
+from ttrace.errors import UsageError
+
+NO_BATCH = -1
+Aside = Callable[[str, torch.Tensor, Layout | None], None]  # slot, value, layout
+AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
+BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
+BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +88,8 @@ class BoundarySpec:
     dims: tuple[int, ...] = ()
     layout: Layout | None = None
     batch_dim: int | None = None  # of the samples; NO_BATCH where there is none, None: not known
-    rows: tuple[
-        SentTokens, ...
-    ] = ()  # the tensor's first dim, where tokens were sent between ranks
+    # The tensor's first dim, where tokens were sent between ranks.
+    rows: tuple[SentTokens, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,95 +101,194 @@ class ParameterPart:
     layout: Layout | None = None
 
 
-NO_BATCH = -1
-Aside = Callable[[str, torch.Tensor, Layout | None], None]  # slot, value, layout
 AfterReduction = Callable[[Sequence[Parameter]], None]
-BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
-BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
-AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
 
 
-class Adapter(Protocol):
-    """Answers for one framework."""
-
-    name: str
+class Topology:
+    """Where this rank and its part of the model stand among the others."""
 
     def coordinates(self) -> Coordinates:
-        """This rank's coordinates."""
+        """This rank's coordinates.
+
+        Default: the rank that torch.distributed says, on no axis; a process alone has the batch.
+        """
+        grouped = dist.is_available() and dist.is_initialized()
+        rank, world_size = (dist.get_rank(), dist.get_world_size()) if grouped else (0, 1)
+        batch = (0, 1) if world_size == 1 else None
+        return Coordinates(rank=rank, world_size=world_size, axes={}, batch=batch)
+
+    def edges(self, module: nn.Module) -> tuple[bool, bool]:
+        """Whether its inputs, and its outputs, are those of the module of its path.
+
+        A pipeline cuts the model: only its first stage gets the model's inputs. Default: both are.
+        """
+        return True, True
+
+    def microbatch(self) -> int | None:
+        """The microbatch of the forward that runs now.
+
+        Default: None, every call of a root is the next one.
+        """
+        return None
+
+    def is_rehearsal(self) -> bool:
+        """Whether modules run only for the framework to learn shapes. Default: they never do."""
+        return False
+
+    def loss_layout(self) -> Layout | None:
+        """The layout of a microbatch's loss: a term of a sum over some axis. Default: not known."""
+        return None
+
+
+class Naming:
+    """What modules are called, so that the same one has the same name in every layout."""
+
+    roots: Sequence[nn.Module]
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Canonical path and module of everything whose calls are to be recorded, root first.
 
         A rank that holds several chunks of a model has several roots, all with an empty path.
+        Default: torch's own names; a module that is used twice goes by its first.
         """
+        seen: set[nn.Module] = set()
+        for root in self.roots:
+            yield from root.named_modules(memo=seen)
 
     def written_class(self, module: nn.Module) -> type:
-        """The class a person wrote; frameworks put classes of their own in front of it."""
+        """The class a person wrote. Default: the module's own; frameworks may put others before."""
+        return type(module)
 
-    def edges(self, module: nn.Module) -> tuple[bool, bool]:
-        """Whether its inputs, and its outputs, are those of the module of its path.
 
-        A pipeline cuts the model: only the first stage gets the model's inputs.
-        """
-
-    def microbatch(self) -> int | None:
-        """The microbatch of the forward that runs now; None: every call of a root is the next."""
-
-    def is_rehearsal(self) -> bool:
-        """Whether modules run now only for the framework to learn the shapes of their outputs."""
-
-    def parameters(self) -> Iterator[Parameter]:
-        """Every parameter once, tied ones under their first name."""
-
-    def main_grad(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """The gradient that the optimizer will use."""
-
-    def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
-        """What this rank holds of a parameter, one of its gradients, or its state."""
-
-    def local_gradient_layout(self, module: str, name: str) -> Layout | None:
-        """The layout of a parameter's gradient before any reduction, where it is known."""
-
-    def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
-        """The torch optimizers behind what a script gave as its optimizer."""
-
-    def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
-        """Calls `before(norm)` when gradients are clipped by code of the framework's own."""
-
-    def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
-        """Holds `around(losses)` while the framework runs backward past torch.autograd.backward."""
-
-    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
-        """Calls `before(parameters)` when their gradients, accumulated, are about to be reduced."""
+class Boundaries:
+    """How the tensors that pass between modules lie in those of the whole model."""
 
     def boundary(
         self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
     ) -> BoundarySpec | None:
-        """Where an input, an output, or the gradient of one belongs; None: leave it out."""
+        """Where an input, an output, or the gradient of one belongs; None: leave it out.
 
-    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
-        """Calls `after` once gradients are summed over data-parallel ranks, where sums follow."""
-
-    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
-        """Calls `aside` for losses that the module which runs now makes but does not return."""
+        Default: its slot and nothing more; alignment infers the layout from shapes.
+        """
+        return BoundarySpec(slot=slot)
 
     def to_local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
-        """The plain local tensor, and its layout if the tensor itself knows it."""
+        """The plain local tensor, sharing its memory, and its layout if the tensor knows it.
 
-    def loss_layout(self) -> Layout | None:
-        """The layout of a microbatch's loss, where it is known: a term of a sum over some axis."""
-
-    def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor with its pending reductions done: a collective of all ranks that hold it."""
+        Default: the tensor itself, outside autograd, without a layout.
+        """
+        return tensor.detach(), None
 
     def wrap_like(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The inverse of to_local: a tensor of the kind of `like` around new local values."""
+        """The inverse of to_local: a tensor of the kind of `like` around new local values.
+
+        Default: the local tensor.
+        """
+        return local
+
+    def reduced(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor with its pending reductions done: a collective of all ranks that hold it.
+
+        Default: the tensor, of which none is pending.
+        """
+        return tensor
 
     def inherit(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
-        """`tensor` took the place of `source`: what is known of its layout goes on to hold."""
+        """`tensor` took the place of `source`: what is known of its layout goes on to hold.
 
-    def notes(self) -> Sequence[str]:
-        """What a person should know of this rank's layouts before any step."""
+        Default: nothing, since no tensor knows its layout.
+        """
+        return
+
+
+class Parameters(Naming):
+    """What a rank holds of each parameter, of its gradients and of its optimizer state."""
+
+    _given: Sequence[Any] = ()  # the optimizers that the script gave
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter once, tied ones under their first name. Default: those of `modules`."""
+        seen: set[int] = set()
+        for path, module in self.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield Parameter(module=path, name=name, tensor=parameter)
+
+    def main_grad(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        """The gradient that the optimizer will use. Default: `parameter.grad`."""
+        return parameter.grad
+
+    def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
+        """What this rank holds of a parameter, one of its gradients, or its state.
+
+        Default: all of each; the state is that of the optimizers, as torch keeps it.
+        """
+        tensor = parameter.tensor
+        if kind is Kind.OPTIMIZER:
+            for optimizer in self._given:
+                # Not by index: asking a defaultdict would make a state.
+                for slot, state in leaves(optimizer.state.get(tensor, {}), parameter.name):
+                    yield ParameterPart(slot=slot, tensor=state)
+            return
+        is_gradient = kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
+        value = self.main_grad(tensor) if is_gradient else tensor
+        if value is not None:
+            yield ParameterPart(slot=parameter.name, tensor=value)
+
+    def local_gradient_layout(self, module: str, name: str) -> Layout | None:
+        """The layout of a parameter's gradient before any reduction. Default: not known."""
+        return None
+
+    def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
+        """The torch optimizers behind what a script gave as its optimizer. Default: the given."""
+        self._given = tuple(given)
+        return self._given
+
+
+class Watch:
+    """Moments of a step that only the framework knows; each is watched while a context is open.
+
+    A context puts everything that it replaced back as it was, also after an exception
+    (adapters.patching does). Default of each: there is no such moment.
+    """
 
     def tracking(self) -> AbstractContextManager[None]:
         """Held while a step is traced, for adapters that must watch their framework."""
+        return nullcontext()
+
+    def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
+        """Holds `around(losses)` while the framework runs backward past torch.autograd.backward."""
+        return nullcontext()
+
+    def watch_losses(self, aside: Aside) -> AbstractContextManager[None]:
+        """Calls `aside` for losses that the module which runs now makes but does not return."""
+        return nullcontext()
+
+    def watch_accumulation(self, before: BeforeReduction) -> AbstractContextManager[None]:
+        """Calls `before(parameters)` when their gradients, accumulated, are about to be reduced."""
+        return nullcontext()
+
+    def watch_reduction(self, after: AfterReduction) -> AbstractContextManager[None]:
+        """Calls `after` once gradients are summed over data-parallel ranks, where sums follow."""
+        return nullcontext()
+
+    def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
+        """Calls `before(norm)` when gradients are clipped by code of the framework's own."""
+        return nullcontext()
+
+
+class Adapter(Topology, Boundaries, Parameters, Watch):
+    """Answers for one framework; by itself for plain modules, of which each rank holds all.
+
+    `roots` are the modules of this rank, in order. `notes` are sentences that a person should read
+    of this rank before any step; whoever makes or chooses the adapter adds to them.
+    """
+
+    name: str
+
+    def __init__(self, model: nn.Module | Sequence[nn.Module]) -> None:
+        self.roots = [model] if isinstance(model, nn.Module) else list(model)
+        self.notes: list[str] = []
+        if not self.roots or not all(isinstance(root, nn.Module) for root in self.roots):
+            raise UsageError(f"an adapter needs torch.nn.Modules, found {type(model).__name__}")

@@ -84,7 +84,7 @@ class RecordingTracer:
         self._clipped = self._clipped_taken = False
         self._norm: torch.Tensor | None = None
         self._restore: list[Callable[[], None]] = []
-        self._notes = list(adapter.notes())
+        self._notes = list(adapter.notes)
         self._optimizers = optimizers = adapter.optimizers(optimizers)
         self._handles = [opt.register_step_pre_hook(self._before_update) for opt in optimizers]
         self._handles += [opt.register_step_post_hook(self._after_update) for opt in optimizers]

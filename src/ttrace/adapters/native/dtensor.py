@@ -1,0 +1,127 @@
+"""What a DTensor knows of its layout, and what its plain local tensor remembers of it.
+
+Tensor parallel styles turn DTensors into plain tensors at module boundaries
+(`use_local_output=True`). While `remembering` is open, `DTensor.to_local` leaves a tag on its
+result, so that what the next module gets is still known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.placement_types import Placement
+
+from ttrace.adapters.patching import patched
+from ttrace.core.layout import Layout
+
+_TAG = "_ttrace_layouts"
+
+
+def to_local(tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
+    """The plain local tensor, and its layout by its placements or its tag."""
+    layout: Layout | None = None
+    if isinstance(tensor, DTensor):
+        layout = layout_of(tensor, tensor.placements)
+        tensor = tensor._local_tensor  # noqa: SLF001  (to_local would enter autograd)
+    elif (tag := getattr(tensor, _TAG, None)) is not None:
+        layout = tag[0]
+    if isinstance(tensor, AsyncCollectiveTensor):
+        tensor = tensor.wait()
+    return tensor.detach(), layout if layout and layout.local_shape == tensor.shape else None
+
+
+def wrap_like(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if not isinstance(like, DTensor):
+        return local
+    return DTensor.from_local(
+        local,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def reduced(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its partial placements reduced, as torch would do next."""
+    if not isinstance(tensor, DTensor) or not any(p.is_partial() for p in tensor.placements):
+        return tensor
+    whole = [Replicate() if p.is_partial() else p for p in tensor.placements]
+    return tensor.redistribute(placements=whole)
+
+
+def remembering() -> AbstractContextManager[None]:
+    """While open, a DTensor's local tensor remembers the layouts of its value and its gradient."""
+
+    def tagged(
+        original: Any, source: DTensor, *, grad_placements: Sequence[Placement] | None = None
+    ) -> torch.Tensor:
+        local: torch.Tensor = original(source, grad_placements=grad_placements)
+        # Autograd takes the gradient of a partial value as replicated unless told otherwise.
+        backward = grad_placements or [
+            Replicate() if placement.is_partial() else placement for placement in source.placements
+        ]
+        layouts = (layout_of(source, source.placements), layout_of(source, backward))
+        setattr(local, _TAG, layouts)
+        return local
+
+    return patched(DTensor, "to_local", tagged)
+
+
+def remembered_gradient(tensor: torch.Tensor) -> Layout | None:
+    """The layout of the gradient of a local tensor, where it remembers that."""
+    tag = getattr(tensor, _TAG, None)
+    return None if tag is None else tag[1]
+
+
+def inherit(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    if (tag := getattr(source, _TAG, None)) is not None:
+        setattr(tensor, _TAG, tag)
+
+
+def layout_of(tensor: DTensor, placements: Sequence[Placement]) -> Layout | None:
+    """The layout these placements give on this rank; None for placements that are no plain sum.
+
+    Shards apply from left to right. A strided shard (FSDP2 over a dim that tensor parallelism had
+    split before) applies after the axes to its right.
+    """
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    names = _axis_names(tensor.device_mesh)
+    layout = Layout.full(tensor.shape)
+    axes = range(len(placements))
+    strided = [axis for axis in axes if type(placements[axis]).__name__ == "_StridedShard"]
+    for axis in [*(axis for axis in axes if axis not in strided), *reversed(strided)]:
+        placement: Any = placements[axis]
+        if axis in strided or placement.is_shard():
+            layout = layout.shard(placement.dim, coordinate[axis], tensor.device_mesh.size(axis))
+        elif placement.is_partial():
+            if type(placement).__name__ != "Partial" or placement.reduce_op != "sum":
+                return None
+            layout = layout.summed_over(names[axis])
+    return layout
+
+
+def mesh_coordinates(tensor: torch.Tensor) -> dict[str, tuple[int, int]]:
+    """This rank's index and size on every axis of the tensor's mesh; none for a plain tensor."""
+    coordinate = tensor.device_mesh.get_coordinate() if isinstance(tensor, DTensor) else None
+    if coordinate is None:
+        return {}
+    mesh: DeviceMesh = tensor.device_mesh  # type: ignore[attr-defined]
+    places = zip(coordinate, mesh.shape, strict=True)
+    return dict(zip(_axis_names(mesh), places, strict=True))
+
+
+def _axis_names(mesh: DeviceMesh) -> tuple[str, ...]:
+    if mesh.mesh_dim_names is not None:
+        return tuple(mesh.mesh_dim_names)
+    shape = "x".join(str(size) for size in mesh.shape)
+    return tuple(f"mesh{shape}.{axis}" for axis in range(mesh.ndim))

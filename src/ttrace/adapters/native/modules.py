@@ -1,0 +1,95 @@
+"""Where the modules of a native PyTorch model stand, and which samples this rank sees.
+
+Enters: a module inside whatever wrappers: DDP, FSDP, a compiler, a checkpoint wrapper. Leaves:
+canonical paths, those of the model without wrappers; the class that a person wrote; and the place
+among data-parallel ranks that the wrapper which splits the batch knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+# Attribute names under which wrappers keep the wrapped module; no user's module is called so.
+_WRAPPER_ATTRIBUTES = frozenset(
+    {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+)
+_DISTRIBUTED = "torch.distributed."
+
+
+def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Canonical paths; a wrapper and what it wraps share one path, which the wrapped one keeps."""
+    inner = _wrapped(module)
+    if inner is not None:
+        yield from walk(inner, path)
+        return
+    yield path, module
+    for name, child in module.named_children():
+        yield from walk(child, f"{path}.{name}" if path else name)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    inner = _wrapped(module)
+    return module if inner is None else unwrapped(inner)
+
+
+def written_class(module: nn.Module) -> type:
+    """`fully_shard` and `replicate` make a class of their own that derives from the user's."""
+    written = (c for c in type(module).__mro__ if not c.__module__.startswith(_DISTRIBUTED))
+    return next(written)
+
+
+def batch_place(roots: Iterable[nn.Module]) -> tuple[int, int] | None:
+    """This rank among those that see other samples, from whichever wrapper splits the batch."""
+    for module in (module for root in roots for module in root.modules()):
+        if isinstance(module, DistributedDataParallel):
+            group = module.process_group
+            return dist.get_rank(group), dist.get_world_size(group)
+        if isinstance(module, FSDPModule) and (place := _fsdp_place(module)) is not None:
+            return place
+    return None
+
+
+def _wrapped(module: nn.Module) -> nn.Module | None:
+    if isinstance(module, (DistributedDataParallel, DataParallel)):
+        return module.module
+    for name, child in module.named_children():
+        if name in _WRAPPER_ATTRIBUTES:
+            return child
+        if name == "module" and type(module).__name__ in {
+            "FullyShardedDataParallel",
+            "_FabricModule",
+        }:
+            return child
+    return None
+
+
+def _fsdp_place(module: FSDPModule) -> tuple[int, int] | None:
+    try:
+        groups = _first_attribute(
+            module._get_fsdp_state(),  # noqa: SLF001
+            lambda state: state._fsdp_param_groups,  # noqa: SLF001
+            lambda state: [state._fsdp_param_group],  # noqa: SLF001  (before torch 2.12)
+        )
+        info = groups[0].mesh_info
+    except (AttributeError, IndexError):
+        return None
+    index = getattr(info, "shard_mesh_rank", 0)
+    size = getattr(info, "shard_mesh_size", 1)
+    replica = getattr(info, "replicate_mesh_rank", 0)
+    replicas = getattr(info, "replicate_mesh_size", 1)
+    return replica * size + index, replicas * size
+
+
+def _first_attribute(value: Any, *getters: Callable[[Any], Any]) -> Any:
+    for getter in getters:
+        try:
+            return getter(value)
+        except AttributeError:
+            continue
+    raise AttributeError(f"{type(value).__name__} has none of the expected attributes")
