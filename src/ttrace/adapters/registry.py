@@ -1,33 +1,96 @@
-"""Adapters: the only place that knows frameworks.
+"""Which adapter fits a model? Frameworks are found by entry points of the group `ttrace.adapters`.
 
-`find_adapter` picks the one that fits a model; each adapter answers the questions of core.adapter.
+A framework is one package with two functions, and one line in its pyproject.toml:
+
+    [project.entry-points."ttrace.adapters"]
+    deepspeed = "ttrace_deepspeed"      # has matches(model) -> bool and make(model) -> Adapter
+
+`matches` must be cheap and import nothing: who uses the framework has imported it. Installed ones
+are asked before the two that TTrace brings, native PyTorch last: it takes every model. An entry
+point that cannot be loaded or asked is skipped, and the notes of the run name it.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import metadata
+from typing import Any, Protocol
 
-from torch import nn
-
+from ttrace.adapters import megatron, native
 from ttrace.adapters.base import Adapter
-from ttrace.adapters.native.adapter import NativeAdapter
+from ttrace.errors import UsageError
+
+GROUP = "ttrace.adapters"
+
+
+class Framework(Protocol):
+    """What an entry point names: a package, or any object, with these two functions."""
+
+    def matches(self, model: Any, /) -> bool:
+        """Whether the model, as a script passes it to `attach`, is one of this framework's."""
+
+    def make(self, model: Any, /) -> Adapter:
+        """The adapter for a model that matches."""
+
+
+Named = tuple[str, Framework]
+# In the order in which they are asked. Also without installed metadata, from a source tree.
+_BUILT_IN: tuple[Framework, ...] = (megatron, native)
+_OWN_PACKAGES = frozenset({"ttrace.adapters.megatron", "ttrace.adapters.native"})
+_REGISTERED: ContextVar[tuple[Named, ...]] = ContextVar("registered", default=())
 
 
 def find_adapter(model: Any) -> Adapter:
     """The adapter for this model; native PyTorch serves every plain module."""
-    chunks = model if isinstance(model, (list, tuple)) else [model]
-    if any(isinstance(chunk, nn.Module) and _is_megatron(chunk) for chunk in chunks):
-        # Only its users have the package.
-        from ttrace.adapters.megatron.adapter import MegatronAdapter
+    notes: list[str] = []
+    others = [*_installed(notes), *_REGISTERED.get()]
+    fitting = [(name, other) for name, other in others if _fits(name, other, model, notes)]
+    if len(fitting) > 1:
+        names = " and ".join(name for name, _ in fitting)
+        raise UsageError(
+            f"the adapters {names} all say that this model is theirs; uninstall all but one"
+        )
+    built_in = [framework for framework in _BUILT_IN if framework.matches(model)]
+    chosen = [*(other for _, other in fitting), *built_in][0]
+    adapter = chosen.make(model)
+    adapter.notes += notes
+    return adapter
 
-        return MegatronAdapter(chunks)
-    return NativeAdapter(model)
+
+@contextmanager
+def registered(name: str, framework: Framework) -> Iterator[None]:
+    """While open, a framework that is not installed is found as if it were: for tests."""
+    token = _REGISTERED.set((*_REGISTERED.get(), (name, framework)))
+    try:
+        yield
+    finally:
+        _REGISTERED.reset(token)
 
 
-def _is_megatron(chunk: nn.Module) -> bool:
-    """Whether the model, inside its wrappers, is one of Megatron's."""
-    module = sys.modules.get("megatron.core.transformer.module")
-    return module is not None and any(
-        isinstance(part, module.MegatronModule) for part in chunk.modules()
-    )
+def _installed(notes: list[str]) -> Iterator[Named]:
+    """Frameworks of other packages, by the name of their entry point and what it names."""
+    found = {(point.name, point.value): point for point in metadata.entry_points(group=GROUP)}
+    for (name, value), point in sorted(found.items()):
+        if value in _OWN_PACKAGES:
+            continue
+        name = f"{name} ({value})"
+        try:
+            framework = point.load()
+        except Exception as error:  # noqa: BLE001  (another package's fault must not end the run)
+            notes.append(_skipped(name, error))
+        else:
+            yield name, framework
+
+
+def _fits(name: str, framework: Framework, model: Any, notes: list[str]) -> bool:
+    try:
+        return bool(framework.matches(model))
+    except Exception as error:  # noqa: BLE001  (another package's fault must not end the run)
+        notes.append(_skipped(name, error))
+        return False
+
+
+def _skipped(name: str, error: Exception) -> str:
+    return f"the adapter {name} was skipped because it failed: {type(error).__name__}: {error}"

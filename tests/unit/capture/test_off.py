@@ -83,7 +83,7 @@ def loaded():
     return [name for name in names if name in sys.modules]
 with ttrace.attach(torch.nn.Linear(1, 1)).step():
     untraced = loaded()
-import ttrace.adapters.registry
+import ttrace.adapters.native.adapter
 print(json.dumps([untraced, loaded()]))
 """
     source = str(Path(ttrace.__file__).parents[1])
