@@ -122,7 +122,7 @@ class Lab:
         model |= {"bug": in_reference} if in_reference else {}
         reference, noisy = self._reference(model)
         candidate = trace(self.pool, self._new("candidate"), ranks, bug, **layout)
-        result = check(reference, candidate, [noisy])
+        result = check(reference, candidate, perturbed=[noisy])
         isolated = None
         if always_isolate or result.exit_code == 1:
             folder = self._new("isolated")

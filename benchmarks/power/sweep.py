@@ -21,12 +21,12 @@ from benchmarks.power.inject import INJECTIONS, Injection
 from benchmarks.power.methods import METHODS, comparable
 from benchmarks.power.runs import Model, PooledRunner
 from ttrace.analysis.align import align
-from ttrace.analysis.compare.compare import Measured, Pair, judge
+from ttrace.analysis.compare import Allowed, Measured, judge
+from ttrace.analysis.sources import opened
+from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader
-from ttrace.trace.reader import Trace
-from ttrace.trace.spans import SpanReader
 from zoo.workers import WorkerPool
 
 SWEPT = ("split2", "tp2")  # simulated and real tensor parallelism
@@ -129,8 +129,13 @@ class _Spoilt:
             whole = Accumulator(shape=self._reference.shape)
             whole.update(self._reference, spoilt.to(self._candidate.dtype))
             measured = Measured(statistics=whole.result())
+            id_, tolerance = self._judged.id, self._judged.tolerance
+            reference, candidate = self._pair
             self._known[step] = judge(
-                self._judged.id, self._pair, measured, self._judged.tolerance, 0
+                Alignment(id=id_, reference=reference, candidate=candidate),
+                measured,
+                Allowed(tolerances={} if tolerance is None else {id_: tolerance}),
+                order=0,
             )
         return self._known[step]
 
@@ -165,15 +170,15 @@ def _recorded(
         and len(r.shape) >= 2
         and r.statistics.max_error > 0
     }
-    ours, theirs = Trace.open(traces / "reference"), Trace.open(traces / "candidate")
-    with SpanReader(ours.path) as ours_spans, SpanReader(theirs.path) as theirs_spans:
-        aligned = align(ours, theirs, reference_spans=ours_spans, candidate_spans=theirs_spans)
-        for found in aligned.tensors:
+    folders = (("reference", traces / "reference"), ("candidate", traces / "candidate"))
+    with opened(*folders) as sources:
+        for found in align(*sources).tensors:
             if found.id not in wanted or found.reference is None or found.candidate is None:
                 continue
-            shape = found.reference.shape
-            start = (0,) * len(shape)
-            reference = BlockReader(ours_spans).read(found.reference.pieces, shape, start, shape)
-            candidate = BlockReader(theirs_spans).read(found.candidate.pieces, shape, start, shape)
             pair = (found.reference, found.candidate)
-            yield wanted[found.id], reference.clone(), candidate.clone(), pair
+            shape, start = pair[0].shape, (0,) * len(pair[0].shape)
+            reference, candidate = (
+                BlockReader(source.spans).read(side.pieces, shape, start, shape).clone()
+                for source, side in zip(sources, pair, strict=True)
+            )
+            yield wanted[found.id], reference, candidate, pair

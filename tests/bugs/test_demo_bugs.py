@@ -36,7 +36,7 @@ def test_bug_is_found_and_its_place_named(
 ) -> None:
     dtype, plain, noisy = references
     config = replace(CANDIDATE, dtype=dtype, bug=bug.name)
-    result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), [noisy])
+    result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), perturbed=[noisy])
     assert result.exit_code == 1
     named = [(culprit.where, culprit.part) for culprit in result.culprits]
     assert named == [(bug.culprit, PARTS[bug.where])], explain(result)

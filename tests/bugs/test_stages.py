@@ -99,14 +99,14 @@ def test_the_stage_of_a_mistake_is_named(
     tmp_path: Path,
 ) -> None:
     plain, noisy = references
-    result = ttrace.check(plain, train(tmp_path / "candidate", **mistake), [noisy])
+    result = ttrace.check(plain, train(tmp_path / "candidate", **mistake), perturbed=[noisy])
     assert result.exit_code == 1
     assert [(c.where, c.part) for c in result.culprits] == [(where, part)], explain(result)
 
 
 def test_the_twin_of_all_passes(references: tuple[Path, Path], tmp_path: Path) -> None:
     plain, noisy = references
-    result = ttrace.check(plain, train(tmp_path / "candidate"), [noisy])
+    result = ttrace.check(plain, train(tmp_path / "candidate"), perturbed=[noisy])
     assert result.exit_code == 0, explain(result)
     assert {"buffer", "clipped_grad", "optimizer"} <= {r.id.kind.value for r in result.tensors}
 
@@ -128,6 +128,6 @@ def test_clipping_on_one_side_only_is_named(clips: str, tmp_path: Path) -> None:
         return tmp_path / name
 
     result = ttrace.check(
-        trace("reference"), trace("candidate"), [trace("noisy reference", noise=1)]
+        trace("reference"), trace("candidate"), perturbed=[trace("noisy reference", noise=1)]
     )
     assert [culprit.where for culprit in result.culprits] == ["gradient clipping"], explain(result)

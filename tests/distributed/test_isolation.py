@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
+from ttrace.analysis.check import check_isolated
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
 from ttrace.core.results import CheckResult
@@ -56,7 +57,7 @@ def isolate(
         scales = write_plans(plain, first, tmp_path / "plans")
         plans = {ENV_PLANS: str(tmp_path / "plans")}
         second = trace_in_pool(config, tmp_path / "second", pool, extra=plans)
-        return check(plain, second, [noisy], isolated=scales)
+        return check_isolated(plain, second, scales=scales, perturbed=[noisy])
 
     return run
 

@@ -55,7 +55,7 @@ def test_correct_layout_passes(
 ) -> None:
     config = replace(LAYOUTS[layout], dtype=dtype)
     plain, noisy = reference(config)
-    result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), [noisy])
+    result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), perturbed=[noisy])
     assert result.exit_code == 0, explain(result)
     assert set(result.counts()) == {Verdict.PASS}
     assert result.coverage.faults == ()
@@ -82,7 +82,7 @@ def test_several_steps_are_judged_each(
 ) -> None:
     config = TrainConfig(dp=2, tp=2, microbatches=2, steps=2)
     plain, noisy = reference(config)
-    result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), [noisy])
+    result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), perturbed=[noisy])
     assert result.exit_code == 0, explain(result)
     assert {r.id.step for r in result.tensors} == {0, 1}
 
@@ -118,6 +118,6 @@ def test_distributed_run_serves_as_reference(
         candidate = trace_here(config, tmp_path / "candidate", monkeypatch)
     else:
         candidate = trace_in_pool(config, tmp_path / "candidate", pool)
-    result = check(trusted[0], candidate, [trusted[1]])
+    result = check(trusted[0], candidate, perturbed=[trusted[1]])
     assert result.exit_code == 0, explain(result)
     assert result.compared > 200

@@ -285,7 +285,7 @@ def test_correct_model_passes(
     folder = tmp_path / "candidate"
     environment = {ENV_OUT: str(folder)}
     pool.run(ranks, train, name, layout, microbatches, dtype, environment=environment)
-    result = check(plain, folder, [noisy])
+    result = check(plain, folder, perturbed=[noisy])
     assert result.exit_code == 0, explain(result)
     assert result.compared > 10
     kinds = {found.id.kind for found in result.tensors}

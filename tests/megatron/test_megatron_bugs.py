@@ -42,7 +42,7 @@ def test_a_planted_bug_is_named(
     reference, noisy = references(**model)
     candidate = trace(pool, tmp_path / "candidate", bug.ranks, name, **bug.layout)
 
-    result = check(reference, candidate, [noisy])
+    result = check(reference, candidate, perturbed=[noisy])
 
     assert result.exit_code == 1
     assert result.culprits

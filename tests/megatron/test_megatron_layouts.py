@@ -36,7 +36,7 @@ def test_a_correct_layout_is_equivalent(
     reference, noisy = references(**{k: v for k, v in layout.items() if k in MODEL_FIELDS})
     candidate = trace(pool, tmp_path / "candidate", ranks, **layout)
 
-    result = check(reference, candidate, [noisy])
+    result = check(reference, candidate, perturbed=[noisy])
 
     assert result.exit_code == 0, explain(result)
     judged = {found.id.kind for found in result.tensors}

@@ -26,7 +26,7 @@ def compared(
 ) -> CheckResult:
     reference, noisy = references(**{k: v for k, v in layout.items() if k in MODEL_FIELDS})
     candidate = trace(pool, folder / "candidate", 2, bug, **layout)
-    return check(reference, candidate, [noisy])
+    return check(reference, candidate, perturbed=[noisy])
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_module_of_the_users_own_is_laid_out_by_shape_or_as_it_says(
     reference, noisy = trace_reference(pool, tmp_path, **model)
     candidate = trace(pool, tmp_path / "candidate", 2, tp=2, **model)
 
-    result = check(reference, candidate, [noisy])
+    result = check(reference, candidate, perturbed=[noisy])
 
     assert result.exit_code == 0, explain(result)
     own = {r.id.slot: r.shape for r in result.tensors if r.id.kind is Kind.MAIN_GRAD}

@@ -28,7 +28,7 @@ def test_padding_beyond_the_shorter_vocabulary_is_left_out(
     reference, noisy = trace_reference(pool, tmp_path, **model)
     candidate = trace(pool, tmp_path / "candidate", 2, **(model | layout))
 
-    result = check(reference, candidate, [noisy])
+    result = check(reference, candidate, perturbed=[noisy])
 
     assert result.exit_code == 0, explain(result)
     shapes = {r.id.kind: r.shape for r in result.tensors if r.id.module in WIDE}

@@ -26,8 +26,10 @@ from tests.properties.strategies import (
     records,
     write,
 )
-from ttrace.analysis.align import Aligned, Alignment, align
-from ttrace.analysis.compare.compare import Comparator, Measured
+from ttrace.analysis.align import Aligned, align
+from ttrace.analysis.compare import Comparator, Measured
+from ttrace.analysis.sources import Source
+from ttrace.core.alignment import Alignment
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import Record
 from ttrace.trace.reader import SpanReader
@@ -62,11 +64,16 @@ def compared(
     known = [replace(t, style="known") if t.style == "inferred" else t for t in tensors]
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ours = write(root / "reference", reference, known)
-        theirs = write(root / "candidate", candidate, tensors, change)
-        our_spans, their_spans = (stack.enter_context(SpanReader(t.path)) for t in (ours, theirs))
-        aligned = align(ours, theirs, reference_spans=our_spans, candidate_spans=their_spans)
-        comparator = Comparator(our_spans, their_spans)
+        traces = {
+            "reference": write(root / "reference", reference, known),
+            "candidate": write(root / "candidate", candidate, tensors, change),
+        }
+        sources = [
+            Source(role, trace, stack.enter_context(SpanReader(trace.path)))
+            for role, trace in traces.items()
+        ]
+        aligned = align(*sources)
+        comparator = Comparator(*(source.spans for source in sources))
         measured = {
             a.id: comparator.measure(a.reference, a.candidate)
             for a in aligned.tensors

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.check import check
+from ttrace.analysis.check import check_isolated
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
 from ttrace.core.results import CheckResult
@@ -90,4 +90,4 @@ def isolate(
     noisy = trace(pool, folder / "noisy", variables=noise, **reference)
     again = {ENV_PLANS: str(plans / "candidate")}
     isolated = trace(pool, folder / "isolated", ranks, bug, again, **layout)
-    return check(tapped, isolated, [noisy], isolated=scales)
+    return check_isolated(tapped, isolated, scales=scales, perturbed=[noisy])

@@ -13,14 +13,15 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ttrace.analysis.align import align_one
+from ttrace.analysis.sources import Source, opened
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.statistics import Statistics
 from ttrace.errors import CannotCompare, UsageError
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader, blocks, common_dtype
+from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.reader import Trace
-from ttrace.trace.spans import SpanReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +101,11 @@ def describe(path: Path) -> dict[str, Any]:
 def view(path: Path, name: str) -> TensorView:
     """One tensor of a trace, put together from its shards."""
     id_ = TensorId.parse(name)
-    trace = Trace.open(path)
-    with SpanReader(trace.path) as spans:
-        tensor = _find(trace, id_, spans)
+    with opened(("trace", path)) as (source,):
+        tensor = _find(source, id_)
         statistics = None
         if not tensor.gaps:
-            reader, whole = BlockReader(spans), Accumulator()
+            reader, whole = BlockReader(source.spans), Accumulator()
             for start, stop in blocks(tensor.shape):
                 values = reader.read(tensor.pieces, tensor.shape, start, stop)
                 whole.update(values, values)
@@ -117,17 +117,16 @@ def view(path: Path, name: str) -> TensorView:
 def export(path: Path, name: str, file: Path) -> dict[str, Any]:
     """Write one logical tensor as a safetensors file under its id."""
     id_ = TensorId.parse(name)
-    trace = Trace.open(path)
     if file.exists():
         raise UsageError(f"{file} exists: choose another name, or remove it")
-    with SpanReader(trace.path) as spans:
-        tensor = _find(trace, id_, spans)
+    with opened(("trace", path)) as (source,):
+        tensor = _find(source, id_)
         if tensor.gaps:
             raise CannotCompare(
                 f"{name} is not complete in {path}: no rank holds {tensor.gaps[0]}; "
                 "`ttrace show` draws the map of its shards"
             )
-        reader = BlockReader(spans)
+        reader = BlockReader(source.spans)
         dtype = common_dtype(tensor.pieces)
         whole = torch.empty(math.prod(tensor.shape), dtype=dtype).reshape(tensor.shape)
         for start, stop in blocks(tensor.shape):
@@ -142,11 +141,12 @@ def export(path: Path, name: str, file: Path) -> dict[str, Any]:
         "id": name,
         "file": str(file),
         "shape": list(tensor.shape),
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": dtype_name(dtype),
     }
 
 
-def _find(trace: Trace, id_: TensorId, spans: SpanReader) -> LogicalTensor:
+def _find(source: Source, id_: TensorId) -> LogicalTensor:
+    trace = source.trace
     records = trace.by_id().get(id_)
     if records is None:
         near = [str(other) for other in trace.by_id() if other.module == id_.module][:5]
@@ -154,7 +154,7 @@ def _find(trace: Trace, id_: TensorId, spans: SpanReader) -> LogicalTensor:
         raise UsageError(f"{trace.path} has no tensor {id_}; {hint}")
     if all(record.location is None for record in records):
         raise UsageError(f"{id_} is the same tensor as {records[0].same_as}: ask for that")
-    tensor = align_one(trace, spans)[id_]
+    tensor = align_one(source)[id_]
     if isinstance(tensor, str):
         raise CannotCompare(f"{id_} cannot be put together: {tensor}")
     return tensor

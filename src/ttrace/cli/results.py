@@ -29,7 +29,13 @@ def check(
     from ttrace.analysis.check import check as run_check
 
     with comparing() as progress:
-        result = run_check(reference, candidate, perturbed or [], progress, repeated=repeated)
+        result = run_check(
+            reference,
+            candidate,
+            perturbed=perturbed or [],
+            repeated=repeated,
+            progress=progress,
+        )
     finish(result, None, html, json_file)
 
 

@@ -34,6 +34,12 @@ class Run:
         if self.length < 0 or (self.start is not None and self.start < 0):
             raise LayoutError(f"a run needs start >= 0 and length >= 0, found {self!r}")
 
+    @property
+    def indices(self) -> range:
+        """The global indices; padding counts from 0."""
+        start = self.start or 0
+        return range(start, start + self.length)
+
     def __str__(self) -> str:
         if self.start is None:
             return f"pad {self.length}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ttrace.analysis.check import Progress, check
+from ttrace.analysis.check import Progress, check, check_isolated
 from ttrace.analysis.isolate import write_plans
 from ttrace.core.results import CheckResult
 from ttrace.lab.launch import TracedRun
@@ -39,7 +39,7 @@ class Experiment:
         if self.repeats_reference:
             repeated = self._run(run, "repeated", self.reference)
         candidate = self._run(run, "candidate", self.candidate)
-        return check(reference, candidate, noisy, progress, repeated=repeated)
+        return check(reference, candidate, perturbed=noisy, repeated=repeated, progress=progress)
 
     def isolate(self, run: Runner, progress: Progress) -> CheckResult:
         """Run the candidate with every module's input replaced by the reference's.
@@ -62,7 +62,7 @@ class Experiment:
         ]
         scales = write_plans(tapped, self.folder / "candidate", plans / "candidate")
         candidate = self._run(run, "isolation/candidate", self.candidate, plans=plans / "candidate")
-        return check(tapped, candidate, noisy, progress, isolated=scales)
+        return check_isolated(tapped, candidate, scales=scales, perturbed=noisy, progress=progress)
 
     def _run(
         self,

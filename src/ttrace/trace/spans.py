@@ -36,7 +36,7 @@ class SpanReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self._root = path
+        self.path = path
         self._files: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._running: dict[tuple[int, Location], _RunningHash] = {}
         self._verified: set[tuple[int, Location]] = set()
@@ -99,7 +99,7 @@ class SpanReader:
         if found != location.xxh3:
             raise CorruptTrace(
                 f"the bytes of {record.id} were changed after they were written: rank "
-                f"{record.rank}, file {segment_path(self._root, record)}, offset "
+                f"{record.rank}, file {segment_path(self.path, record)}, offset "
                 f"{location.offset}, {location.size_bytes} bytes; their xxh3 is {found}, "
                 f"the journal says {location.xxh3}; copy the trace again or trace the run again"
             )
@@ -117,7 +117,7 @@ class SpanReader:
         while buffer.nbytes:
             count = os.preadv(fd, [buffer], position)
             if count == 0:
-                raise too_short(self._root, record, position)
+                raise too_short(self.path, record, position)
             position += count
             buffer = buffer[count:]
 
@@ -125,7 +125,7 @@ class SpanReader:
         key = (record.rank, location.segment)
         fd = self._files.get(key)
         if fd is None:
-            path = own_segment(self._root, record)
+            path = own_segment(self.path, record)
             fd = self._files[key] = os.open(path, os.O_RDONLY)
             if len(self._files) > _OPEN_FILES:
                 os.close(self._files.popitem(last=False)[1])

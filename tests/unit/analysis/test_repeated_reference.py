@@ -29,7 +29,7 @@ def test_a_deterministic_reference_is_said_to_be_so(tmp_path: Path) -> None:
     result = ttrace.check(
         trace(tmp_path / "reference"),
         trace(tmp_path / "candidate"),
-        [trace(tmp_path / "noisy", noise=1)],
+        perturbed=[trace(tmp_path / "noisy", noise=1)],
         repeated=trace(tmp_path / "repeated"),
     )
     assert result.exit_code == 0
@@ -39,8 +39,8 @@ def test_a_deterministic_reference_is_said_to_be_so(tmp_path: Path) -> None:
 def test_what_a_reference_does_by_itself_counts_as_noise(tmp_path: Path) -> None:
     reference, candidate = trace(tmp_path / "reference"), trace(tmp_path / "candidate", luck=1)
     noisy = [trace(tmp_path / "noisy", noise=1)]
-    assert ttrace.check(reference, candidate, noisy).exit_code == 1
+    assert ttrace.check(reference, candidate, perturbed=noisy).exit_code == 1
     repeated = trace(tmp_path / "repeated", luck=2)
-    result = ttrace.check(reference, candidate, noisy, repeated=repeated)
+    result = ttrace.check(reference, candidate, perturbed=noisy, repeated=repeated)
     assert result.exit_code == 0, explain(result)
     assert any("not deterministic" in note for note in result.notes)

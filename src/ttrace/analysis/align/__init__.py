@@ -9,29 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ttrace.analysis.align.batch import Batch, match_batches, own_batch
+from ttrace.analysis.align.matching import match_batches
 from ttrace.analysis.align.padding import Crop, cropped, find_crop, padding_note, vocabulary_of
-from ttrace.analysis.align.place import OwnShape, PlaceKey, Placer
+from ttrace.analysis.align.place import OwnShape, Placer, RecordKey
+from ttrace.analysis.batch import Batch
+from ttrace.analysis.sources import Source
+from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.record import Record
 from ttrace.trace.plan import Position
 from ttrace.trace.reader import Trace
-from ttrace.trace.spans import SpanReader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alignment:
-    """One id on both sides; a side that cannot be put together says why in its problem."""
-
-    id: TensorId
-    reference: LogicalTensor | None
-    candidate: LogicalTensor | None
-    reference_problem: str = ""
-    candidate_problem: str = ""
-    # The side that lacks this id stored it under another one, because the tensor was the same
-    # object.
-    stored_elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,33 +30,34 @@ class Aligned:
     reference_batch: Batch
     candidate_batch: Batch
     consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
-    places: dict[PlaceKey, Position] = field(default_factory=dict)
+    positions: dict[RecordKey, Position] = field(default_factory=dict)
     crops: dict[TensorId, Crop] = field(default_factory=dict)  # where vocabularies end
     notes: tuple[str, ...] = ()
 
+    def pairs(self) -> dict[TensorId, Pair]:
+        """All that can be measured."""
+        return {a.id: a.pair for a in self.tensors if a.pair is not None}
 
-def align_one(trace: Trace, spans: SpanReader) -> dict[TensorId, LogicalTensor | str]:
+    def references(self) -> dict[TensorId, LogicalTensor]:
+        """The reference's tensors of which nothing is missing."""
+        return {a.id: a.whole_reference for a in self.tensors if a.whole_reference is not None}
+
+
+def align_one(source: Source) -> dict[TensorId, LogicalTensor | str]:
     """A trace by itself: the logical tensor of every id, or why there is none."""
-    placer = Placer(trace, own_batch(trace, spans))
+    placer = Placer(source.trace, source.batch)
     return {
         id_: placer.place(stored, placer.own_shape(stored))
-        for id_, records in trace.by_id().items()
+        for id_, records in source.trace.by_id().items()
         if (stored := _stored(records))
     }
 
 
-def align(
-    reference: Trace,
-    candidate: Trace,
-    *,
-    reference_spans: SpanReader,
-    candidate_spans: SpanReader,
-) -> Aligned:
+def align(reference_source: Source, candidate_source: Source) -> Aligned:
     """Both traces, the candidate placed in the logical shapes of the reference."""
-    reference_batch, candidate_batch = match_batches(
-        reference, candidate, reference_spans=reference_spans, candidate_spans=candidate_spans
-    )
-    ours, theirs = Placer(reference, reference_batch), Placer(candidate, candidate_batch)
+    reference_batch, candidate_batch = match_batches(reference_source, candidate_source)
+    reference, candidate = reference_source.trace, candidate_source.trace
+    sides = Placer(reference, reference_batch), Placer(candidate, candidate_batch)
     vocabulary = vocabulary_of(reference, candidate)
     crops: dict[TensorId, Crop] = {}
     notes: list[str] = []
@@ -82,13 +71,13 @@ def align(
                     notes.append(padding_note(id_, expected[0], found[0], crop))
                 crops[id_] = crop
                 expected, found = cropped(expected, crop), cropped(found, crop)
-        tensors.append(_align_id(id_, expected, found, ours, theirs))
+        tensors.append(_align_id(id_, expected, found, *sides))
     return Aligned(
         tensors=tuple(sorted(tensors, key=_execution_order)),
         reference_batch=reference_batch,
         candidate_batch=candidate_batch,
         consumers=_consumers(candidate),
-        places=theirs.places,
+        positions=sides[1].positions,
         crops=crops,
         notes=tuple(notes),
     )
@@ -98,23 +87,26 @@ def _align_id(
     id_: TensorId,
     reference: list[Record] | None,
     candidate: list[Record] | None,
-    ours: Placer,
-    theirs: Placer,
+    reference_placer: Placer,
+    candidate_placer: Placer,
 ) -> Alignment:
     expected, found = _stored(reference or []), _stored(candidate or [])
     if not expected or not found:
         elsewhere = bool(reference and not expected) or bool(candidate and not found)
-        left, right = _placed(ours, expected), _placed(theirs, found)
+        left, right = _placed(reference_placer, expected), _placed(candidate_placer, found)
         return _alignment(id_, left, right, stored_elsewhere=elsewhere)
-    own = ours.own_shape(expected)
-    for shape in _shapes_to_try(own, theirs.own_shape(found)):
-        left, right = ours.place(expected, shape), theirs.place(found, shape)
+    own = reference_placer.own_shape(expected)
+    for shape in _shapes_to_try(own, candidate_placer.own_shape(found)):
+        left = reference_placer.place(expected, shape)
+        right = candidate_placer.place(found, shape)
         if isinstance(left, LogicalTensor) and isinstance(right, LogicalTensor):
             return Alignment(id=id_, reference=left, candidate=right)
     if own.stacked:
         problem = "its ranks hold different values and nothing says how they belong together"
         return Alignment(id=id_, reference=None, candidate=None, reference_problem=problem)
-    return _alignment(id_, ours.place(expected, own), theirs.place(found, own))
+    return _alignment(
+        id_, reference_placer.place(expected, own), candidate_placer.place(found, own)
+    )
 
 
 def _shapes_to_try(reference: OwnShape, candidate: OwnShape) -> list[OwnShape]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ttrace.analysis.align.batch import Batch, Part, Shard
+from ttrace.analysis.batch import Batch, MicrobatchKey, Part
 from ttrace.core.layout import Layout, Run, Runs
 
 Shape = tuple[int, ...]
@@ -25,10 +25,10 @@ class Cut:
     gathered: bool = False
 
 
-def cuts(batch: Batch, shard: Shard, shape: Shape) -> list[Cut]:
+def cuts(batch: Batch, key: MicrobatchKey, shape: Shape) -> list[Cut]:
     """Where a tensor of this microbatch may sit in a logical tensor of this shape."""
     full = Layout.full(shape)
-    size, part = batch.sizes[shard[0]], batch.parts[shard]
+    size, part = batch.sizes[key[0]], batch.parts[key]
     by_samples = {
         dim: full.take(dim, _scaled(part.samples, shape[dim] // size))
         for dim in _likely_dims(shape, size, batch.dim)
@@ -36,7 +36,7 @@ def cuts(batch: Batch, shard: Shard, shape: Shape) -> list[Cut]:
     }
     if not part.positions:
         return [Cut(layout) for layout in by_samples.values()]
-    length = batch.lengths[shard[0]]
+    length = batch.lengths[key[0]]
     by_positions = {
         (batch_dim, dim): layout.take(dim, _scaled(part.positions, shape[dim] // length))
         for batch_dim, layout in [*by_samples.items(), (None, full)]
@@ -59,10 +59,10 @@ def cuts(batch: Batch, shard: Shard, shape: Shape) -> list[Cut]:
     return [*map(Cut, [*exact, *by_tokens, *multiples]), *gathered]
 
 
-def grown(batch: Batch, shard: Shard, shape: Shape) -> Shape:
+def grown(batch: Batch, key: MicrobatchKey, shape: Shape) -> Shape:
     """The shape of a microbatch's tensor with its batch and sequence dims grown to their whole."""
-    held, size = batch.held(shard), batch.sizes[shard[0]]
-    positions = batch.held_positions(shard)
+    held, size = batch.held(key), batch.sizes[key[0]]
+    positions = batch.held_positions(key)
     whole, batch_dim = list(shape), None
     for dim in _likely_dims(shape, held, batch.dim):
         if held and shape[dim] % held == 0:
@@ -70,7 +70,7 @@ def grown(batch: Batch, shard: Shard, shape: Shape) -> Shape:
             break
     for dim in _likely_dims(shape, positions, batch.dim):
         if positions and shape[dim] % positions == 0 and dim != batch_dim:
-            whole[dim] = shape[dim] // positions * batch.lengths[shard[0]]
+            whole[dim] = shape[dim] // positions * batch.lengths[key[0]]
             break
     return tuple(whole)
 
@@ -86,13 +86,8 @@ def _tokens(part: Part, size: int, length: int) -> Iterator[list[Run]]:
         (part.samples, part.positions, length),
         (part.positions, part.samples, size),
     ):
-        indices = [index for run in outer for index in _indices(run)]
+        indices = [index for run in outer for index in run.indices]
         yield [Run(i * unit + (run.start or 0), run.length) for i in indices for run in inner]
-
-
-def _indices(run: Run) -> range:
-    start = run.start or 0
-    return range(start, start + run.length)
 
 
 def _scaled(runs: Runs, unit: int) -> list[Run]:

@@ -12,11 +12,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
-import xxhash
 
+from ttrace.analysis.batch import Rows, digest
 from ttrace.core.layout import Run, Runs, normalise
 
-Rows = Sequence[torch.Tensor]
 _Shard = TypeVar("_Shard", bound=Hashable)
 _Table = dict[str, list[int]]  # digest of a chunk -> its places in a sample
 
@@ -25,13 +24,6 @@ _Table = dict[str, list[int]]  # digest of a chunk -> its places in a sample
 _CHUNKS_OF_A_RANK = (1, 2)
 # chosen: rows of padding hold the same chunk many times; a few readings of each are enough
 _READINGS = 8
-
-
-def digest(values: torch.Tensor) -> str:
-    text: str = xxhash.xxh3_64_hexdigest(
-        values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    )
-    return text
 
 
 def find_rows(

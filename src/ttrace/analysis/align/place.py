@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ttrace.analysis.align.batch import Batch, Part, Shard
 from ttrace.analysis.align.cuts import Cut, Shape, cuts, grown
+from ttrace.analysis.batch import Batch, MicrobatchKey, Part
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece, assemble
@@ -60,7 +60,7 @@ class _Term:
 
 
 _Group = tuple[Part | None, int]  # part of the batch, microbatch
-PlaceKey = tuple[TensorId, int, int, int | None]  # id, rank, microbatch, origin
+RecordKey = tuple[TensorId, int, int, int | None]  # id, rank, microbatch, origin
 
 
 class Placer:
@@ -70,11 +70,11 @@ class Placer:
         self._trace = trace
         self._batch = batch
         self._shared: dict[TensorId, bool] = {}
-        self.places: dict[PlaceKey, Position] = {}
+        self.positions: dict[RecordKey, Position] = {}
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
-        record = max(records, key=lambda record: self._batch.held(_shard(record)))
+        record = max(records, key=lambda record: self._batch.held(_key(record)))
         shape = record.shape if record.layout is None else record.layout.shape
         whole = self._whole_batch(record, shape)
         if shape and record.layout is None and self._peers_differ(records):
@@ -116,42 +116,42 @@ class Placer:
                     sharing = list(groups[item.layout])
                     index, count = sharing.index(self._group(record)), len(sharing)
                 key = (record.id, record.rank, record.microbatch, record.origin)
-                self.places[key] = Position(
+                self.positions[key] = Position(
                     layout=item.layout, outer=item.outer, share=(index, count)
                 )
 
     def _whole_batch(self, record: Record, shape: Shape) -> Shape:
         """The shape with its batch dim grown from this microbatch to the whole batch."""
-        shard = _shard(record)
-        if not record.id.kind.is_activation or not self._batch.splits(shard) or not shape:
+        key = _key(record)
+        if not record.id.kind.is_activation or not self._batch.splits(key) or not shape:
             return shape
         # A constant (a mask, zeros) is the same for all samples too, but has a row for each.
-        held = self._batch.held(shard)
+        held = self._batch.held(key)
         if record.batch_dim is not None:
             return self._more_samples(record, shape)
         if self._same_for_all_samples(record) and shape[self._batch.dim] != held:
             return shape
-        return grown(self._batch, shard, shape)
+        return grown(self._batch, key, shape)
 
     def _more_samples(self, record: Record, shape: Shape) -> Shape:
         """The record's layout says all but the samples."""
-        shard, dim = _shard(record), record.batch_dim
-        held = self._batch.held(shard)
+        key, dim = _key(record), record.batch_dim
+        held = self._batch.held(key)
         if dim is None or dim < 0 or not held or shape[dim] % held:
             return shape
-        size = shape[dim] // held * self._batch.sizes[shard[0]]
+        size = shape[dim] // held * self._batch.sizes[key[0]]
         return (*shape[:dim], size, *shape[dim + 1 :])
 
     def _cuts(self, record: Record, shape: Shape) -> list[Cut]:
-        shard, dim = _shard(record), record.batch_dim
+        key, dim = _key(record), record.batch_dim
         if dim is None:
-            return cuts(self._batch, shard, shape)
-        if dim < 0 or shape[dim] % self._batch.sizes[shard[0]]:
+            return cuts(self._batch, key, shape)
+        if dim < 0 or shape[dim] % self._batch.sizes[key[0]]:
             return []
-        unit = shape[dim] // self._batch.sizes[shard[0]]
+        unit = shape[dim] // self._batch.sizes[key[0]]
         runs = [
             Run((run.start or 0) * unit, run.length * unit)
-            for run in self._batch.parts[shard].samples
+            for run in self._batch.parts[key].samples
         ]
         return [Cut(Layout.full(shape).take(dim, runs))]
 
@@ -165,26 +165,26 @@ class Placer:
         return _Placed(record, mine.then(whole.layout), mine, contributes=whole.contributes)
 
     def _peers(self, record: Record) -> tuple[int, ...]:
-        return self._batch.peers(_shard(record)) or tuple(sorted(self._trace.ranks))
+        return self._batch.peers(_key(record)) or tuple(sorted(self._trace.ranks))
 
     def _peers_differ(self, records: Sequence[Record]) -> bool:
         """Whether ranks with the same samples hold different bytes: then these are no replicas."""
         digests: dict[object, set[str]] = defaultdict(set)
         for record in records:
             if record.location is not None and not record.recompute:
-                key = (record.microbatch, self._batch.parts.get(_shard(record)))
+                key = (record.microbatch, self._batch.parts.get(_key(record)))
                 digests[key].add(record.location.xxh3)
         return any(len(found) > 1 for found in digests.values())
 
     def _place(self, record: Record, records: Sequence[Record], shape: Shape) -> _Placed:
         known = record.layout
         local = record.shape if known is None else known.shape
-        shard = _shard(record)
-        split = record.id.kind.is_activation and self._batch.splits(shard)
-        reordered = split and self._batch.reorders(shard)
+        key = _key(record)
+        split = record.id.kind.is_activation and self._batch.splits(key)
+        reordered = split and self._batch.reorders(key)
         shared = split and not reordered
         shared = shared and (local == shape or self._is_shard_of_table(record, records, shape))
-        contributes = record.id.kind is Kind.LOSS and shard in self._batch.parts
+        contributes = record.id.kind is Kind.LOSS and key in self._batch.parts
         contributes = contributes or record.id.kind.is_unreduced
         if shared and (record.id.kind.is_gradient_of_activation or not shape):
             contributes = True
@@ -225,12 +225,12 @@ class Placer:
         """
         if not cut.gathered or not record.id.kind.is_gradient_of_activation:
             return False
-        mine = self._batch.parts[_shard(record)]
+        mine = self._batch.parts[_key(record)]
         digests = {
             other.location.xxh3
             for other in records
             if other.location is not None and other.microbatch == record.microbatch
-            if self._batch.parts[_shard(other)].samples == mine.samples
+            if self._batch.parts[_key(other)].samples == mine.samples
         }
         return len(digests) > 1
 
@@ -241,7 +241,7 @@ class Placer:
             digests: dict[Part | None, set[object]] = defaultdict(set)
             for other in self._trace.by_id().get(forward, []):
                 if other.location is not None and not other.recompute:
-                    part = self._batch.parts.get(_shard(other))
+                    part = self._batch.parts.get(_key(other))
                     digests[part].add((other.location.xxh3, other.shape))
             values = list(digests.values())
             # Not equality: that a record was lost, or differs on one rank, is seen elsewhere.
@@ -251,8 +251,8 @@ class Placer:
 
     def _is_shard_of_table(self, record: Record, records: Sequence[Record], shape: Shape) -> bool:
         """The same for all samples, without a row for each, and other ranks hold other parts."""
-        shard, dim = _shard(record), self._batch.dim
-        per_sample = self._batch.held(shard), self._batch.sizes[shard[0]]
+        key, dim = _key(record), self._batch.dim
+        per_sample = self._batch.held(key), self._batch.sizes[key[0]]
         if not shape or (record.shape[dim], shape[dim]) == per_sample:
             return False
         return self._same_for_all_samples(record) and self._peers_differ(records)
@@ -321,7 +321,7 @@ class Placer:
                 if _without(self._trace.ranks[rank].info.axes, axes) == others
             ]
             if len(near) == self._sum_size(item):
-                part = self._batch.parts.get(_shard(record))
+                part = self._batch.parts.get(_key(record))
         return (
             item.layout,
             record.microbatch,
@@ -362,7 +362,7 @@ class Placer:
             return  # a parameter that a microbatch does not use gets nothing from it
         if id_.kind is Kind.LOSS:
             stored = {record.microbatch for record in self._trace.by_id()[id_]}
-            shards = [shard for shard in self._batch.parts if shard[0] == id_.step]
+            shards = [key for key in self._batch.parts if key[0] == id_.step]
             expected = {self._group_of(s) for s in shards if s[2] in stored}
         else:
             forward = self._trace.by_id().get(_forward(id_), [])
@@ -382,10 +382,10 @@ class Placer:
 
     def _group(self, record: Record) -> _Group:
         """Records of one group are of the same part of the batch."""
-        return self._group_of(_shard(record))
+        return self._group_of(_key(record))
 
-    def _group_of(self, shard: Shard) -> _Group:
-        return self._batch.parts.get(shard), shard[2]
+    def _group_of(self, key: MicrobatchKey) -> _Group:
+        return self._batch.parts.get(key), key[2]
 
 
 def _forward(id_: TensorId) -> TensorId:
@@ -393,9 +393,9 @@ def _forward(id_: TensorId) -> TensorId:
     return replace(id_, kind=id_.kind.forward)
 
 
-def _shard(record: Record) -> Shard:
+def _key(record: Record) -> MicrobatchKey:
     rank = record.rank if record.origin is None else record.origin
-    return record.id.step, rank, record.microbatch
+    return MicrobatchKey(record.id.step, rank, record.microbatch)
 
 
 def _without(

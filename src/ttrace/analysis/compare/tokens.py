@@ -2,18 +2,18 @@
 
 A router takes the largest of several numbers. Where two are nearly equal, rounding decides, and a
 token goes to another expert: its row is then missing at one expert and new at another. The values
-of such tokens say nothing of the experts, so they are left out of the comparison (compare.py), and
+of such tokens say nothing of the experts, so they are left out of the comparison (measure.py), and
 their number is judged by how many the noise of a perturbed reference moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from ttrace.analysis.compare.compare import Measured
+import torch
+
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.results import TensorResult, Verdict
+from ttrace.core.logical import LogicalTensor
 
 
 def moved_before(id_: TensorId, moved: Mapping[TensorId, int]) -> int:
@@ -35,14 +35,24 @@ def moved_before(id_: TensorId, moved: Mapping[TensorId, int]) -> int:
     )
 
 
-def with_moves(result: TensorResult, measured: Measured | None, allowed: float) -> TensorResult:
-    """The verdict with what moved tokens add to it."""
-    if measured is None or not measured.moved:
-        return result
-    tokens = f"{measured.moved} token{'s' if measured.moved > 1 else ''} routed elsewhere"
-    if measured.moved > allowed:
-        ratio = max(result.ratio or 0.0, measured.moved / allowed if allowed else float("inf"))
-        note = f"{tokens}, noise explains {allowed:g}"
-        return replace(result, verdict=Verdict.MISMATCH, ratio=ratio, note=note)
-    note = f"{result.note}; {tokens}" if result.note else tokens
-    return replace(result, note=note)
+def token_dims(tensor: LogicalTensor) -> int:
+    """The leading dims that say which token it is, where a router sent tokens to experts.
+
+    Zeros stand for all other tokens. They are expert, position and sample, or the last two.
+    """
+    records = [record for piece in tensor.pieces for record in piece.records]
+    routed = next((record for record in records if record.origin is not None), None)
+    return 0 if routed is None or routed.batch_dim is None else routed.batch_dim + 1
+
+
+def leave_out_moved(expected: torch.Tensor, found: torch.Tensor, token_dims: int) -> int:
+    """Clear tokens that only one of the two has."""
+    inner = tuple(range(token_dims, expected.ndim))
+    here, there = (
+        (values != 0).any(dim=inner, keepdim=True) if inner else values != 0
+        for values in (expected, found)
+    )
+    moved = here != there
+    for values in (expected, found):
+        values.masked_fill_(moved, 0)
+    return int(moved.sum())

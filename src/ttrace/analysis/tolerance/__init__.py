@@ -29,13 +29,22 @@ from ttrace.analysis.tolerance.factors import (
 )
 from ttrace.analysis.tolerance.finer import Correlation, correlations, family, finer_limits
 from ttrace.analysis.tolerance.floors import Peers, loss_floors, norm_floors
-from ttrace.analysis.tolerance.yardstick import Yardstick
+from ttrace.analysis.tolerance.moves import allowed_moves
+from ttrace.analysis.tolerance.yardstick import Yardstick, yardsticks
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.readings import Statistic
 from ttrace.core.results import Limit, Tolerance
 from ttrace.trace.dtypes import torch_dtype
 
-__all__ = ["FACTOR", "ISOLATED_FACTOR", "SCALAR_FLOOR_EPS", "Yardstick", "tolerances"]
+__all__ = [
+    "FACTOR",
+    "ISOLATED_FACTOR",
+    "SCALAR_FLOOR_EPS",
+    "Yardstick",
+    "allowed_moves",
+    "tolerances",
+    "yardsticks",
+]
 
 # A scalar is one draw; clean clip norms reached 4.75 fp32 eps (measured), so 3 * 16 leaves room.
 SCALAR_FLOOR_EPS = 16.0
@@ -45,12 +54,12 @@ _SCALED_BY_NORM = {Kind.CLIPPED_GRAD: 1.0, Kind.OPTIMIZER: 2.0}
 
 
 def tolerances(
-    yardsticks: Mapping[TensorId, Yardstick], *, isolated: bool = False
+    known: Mapping[TensorId, Yardstick], *, isolated: bool = False
 ) -> dict[TensorId, Tolerance]:
     """The tolerance of every id that at least one perturbed reference has too."""
-    floors = {Kind.LOSS: loss_floors(yardsticks), Kind.GRAD_NORM: norm_floors(yardsticks)}
-    peers = Peers.of(yardsticks)
-    shared = correlations(yardsticks)
+    floors = {Kind.LOSS: loss_floors(known), Kind.GRAD_NORM: norm_floors(known)}
+    peers = Peers.of(known)
+    shared = correlations(known)
     allowed = {
         id_: _tolerance(
             id_,
@@ -60,12 +69,12 @@ def tolerances(
             correlation=shared.get(family(id_), Correlation()),
             isolated=isolated,
         )
-        for id_, yardstick in yardsticks.items()
+        for id_, yardstick in known.items()
         if yardstick.noise
     }
     for id_, tolerance in allowed.items():
         if id_.kind in _SCALED_BY_NORM:
-            allowed[id_] = _with_norm(id_, tolerance, yardsticks, allowed)
+            allowed[id_] = _with_norm(id_, tolerance, known, allowed)
     for id_ in allowed:
         if id_.kind is Kind.PARAM and id_.step > 0:
             updated = replace(id_, step=id_.step - 1, kind=Kind.PARAM_AFTER)
@@ -157,16 +166,16 @@ def _is_exact(id_: TensorId) -> bool:
 def _with_norm(
     id_: TensorId,
     tolerance: Tolerance,
-    yardsticks: Mapping[TensorId, Yardstick],
+    known: Mapping[TensorId, Yardstick],
     allowed: Mapping[TensorId, Tolerance],
 ) -> Tolerance:
     """What the norm may be off by relatively, all that is scaled by it may be off too."""
     norm = TensorId(step=id_.step, module="", kind=Kind.GRAD_NORM)
     if norm not in allowed or _is_exact(id_):
         return tolerance
-    size = yardsticks[norm].reference_norm
+    size = known[norm].reference_norm
     share = allowed[norm].error_norm / size if size else 0.0
-    scaled = _SCALED_BY_NORM[id_.kind] * share * yardsticks[id_].reference_norm
+    scaled = _SCALED_BY_NORM[id_.kind] * share * known[id_].reference_norm
     limits = tuple(replace(limit, allowed=limit.allowed + scaled) for limit in tolerance.limits)
     if scaled <= tolerance.error_norm:
         return replace(tolerance, limits=limits)

@@ -2,7 +2,8 @@
 
 import torch
 
-from ttrace.analysis.align.lookup import digest, find_chunks, find_rows
+from ttrace.analysis.align.lookup import find_chunks, find_rows
+from ttrace.analysis.batch import digest
 from ttrace.core.layout import Run
 
 SAMPLES = torch.arange(4 * 8).reshape(4, 8)

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from ttrace.analysis.compare.compare import Measured, judge
+from ttrace.analysis.compare import Allowed, Measured, judge
 from ttrace.analysis.tolerance import Yardstick, tolerances
+from ttrace.core.alignment import Alignment
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece
@@ -46,8 +47,8 @@ def verdict(
         noise=(measure(reference, perturbed),),
     )
     found = Measured(statistics=measure(reference, candidate))
-    pair = logical(reference), logical(candidate)
-    return judge(ID, pair, found, tolerances({ID: yardstick}).get(ID), 0)
+    alignment = Alignment(id=ID, reference=logical(reference), candidate=logical(candidate))
+    return judge(alignment, found, Allowed(tolerances=tolerances({ID: yardstick})), order=0)
 
 
 def noisy(seed: int, relative: float = 0.01, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:

@@ -5,21 +5,18 @@ import math
 import pytest
 import torch
 
-from ttrace.analysis.compare.compare import Measured, _leave_out_moved
-from ttrace.analysis.compare.tokens import moved_before, with_moves
+from ttrace.analysis.compare.judge import _with_moves
+from ttrace.analysis.compare.tokens import leave_out_moved, moved_before
 from ttrace.analysis.tolerance.moves import allowed_moves
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.measure.accumulator import Accumulator
 
 ID = TensorId(step=0, module="experts.0", kind=Kind.INPUT, slot="0")
 
 
 def judged(moved: int, allowed: float, note: str = "") -> TensorResult:
-    whole = Accumulator(shape=(1,))
-    whole.update(torch.ones(1), torch.ones(1))
     passed = TensorResult(id=ID, verdict=Verdict.PASS, order=0, ratio=0.5, note=note)
-    return with_moves(passed, Measured(statistics=whole.result(), moved=moved), allowed)
+    return _with_moves(passed, moved, allowed)
 
 
 def test_tokens_of_one_run_are_left_out_and_the_others_kept() -> None:
@@ -28,13 +25,13 @@ def test_tokens_of_one_run_are_left_out_and_the_others_kept() -> None:
     expected[0, 1] = 0  # only the candidate sent this token here
     found[1, 2] = 0  # only the reference sent that one
     found[1, 0, 3] += 5  # an error of a token that both have
-    assert _leave_out_moved(expected, found, 2) == 2
+    assert leave_out_moved(expected, found, 2) == 2
     assert (found - expected).nonzero().tolist() == [[1, 0, 3]]
 
 
 def test_without_further_dims_every_number_is_a_token() -> None:
     expected, found = torch.tensor([[0.0, 2.0, 3.0]]), torch.tensor([[1.0, 2.0, 4.0]])
-    assert _leave_out_moved(expected, found, 2) == 1
+    assert leave_out_moved(expected, found, 2) == 1
     assert found.tolist() == [[0, 2, 4]]
 
 
@@ -65,7 +62,7 @@ def test_the_same_token_of_another_expert_is_another() -> None:
     expected = torch.ones(2, 3, 1, 4)  # expert, position, sample, hidden
     found = expected.clone()
     found[1, 2, 0] = 0
-    assert _leave_out_moved(expected, found, 3) == 1
+    assert leave_out_moved(expected, found, 3) == 1
     assert (expected != 0).any(-1).sum() == 5
 
 

@@ -1,0 +1,118 @@
+"""The loss scale: by what the candidate's activation gradients are larger than the reference's.
+
+Enters: pairs, and into how many parts each run splits its batch. Leaves: one factor for the whole
+run, and the ones that a correct run may have. It is measured on the first gradient of backward.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics as stdlib_statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ttrace.analysis.compare.measure import Comparator
+from ttrace.core.alignment import Pair
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.scale import MARGIN, Scales, explained_scales
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScale:
+    """By what the candidate's activation gradients are larger than the reference's, and why.
+
+    `scales` are those that a correct candidate may have.
+    """
+
+    factor: float = 1.0
+    scales: Scales = field(default_factory=Scales)
+    note: str = ""
+
+    def factor_of(self, id_: TensorId) -> float:
+        """By what this tensor is larger: all that carries the scale is, by the same."""
+        return self.factor if id_.kind.carries_loss_scale else 1.0
+
+
+def find_loss_scale(
+    comparator: Comparator,
+    pairs: Mapping[TensorId, Pair],
+    *,
+    reference_splits: Sequence[int],
+    candidate_splits: Sequence[int],
+    declared: float | None = None,
+) -> LossScale:
+    """Measure the scale of the loss on the first activation gradient of the backward pass.
+
+    It is removed only when splitting the batch explains it, or when it is the one that the
+    framework declares; main gradients are compared as they are, so that a wrong scale shows there.
+    """
+    gains = _seed_gains(comparator, pairs)
+    if declared is not None:
+        scales = Scales(allowed=(declared,), likely=declared)
+        return LossScale(factor=declared, scales=scales, note=_scale_note(declared, gains))
+    scales = Scales(allowed=explained_scales(reference_splits, candidate_splits))
+    if not gains:
+        return LossScale(scales=scales)
+    middle = stdlib_statistics.median(gains)
+    nearest = scales.nearest(middle)
+    if sorted(reference_splits) == sorted(candidate_splits):
+        # Nothing explains another scale, unless it is made up for later, as in pipelines.
+        either = Scales(allowed=(1.0, nearest))
+        if either.nearest(_main_gain(comparator, pairs)) != 1.0:
+            scales = Scales()
+    factor = scales.of(middle)
+    scales = replace(scales, likely=scales.nearest(middle))
+    return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
+
+
+def find_isolated_scale(
+    comparator: Comparator, pairs: Mapping[TensorId, Pair], scales: Scales
+) -> LossScale:
+    """The scale that an isolated run took for every gradient after the first."""
+    gains = _seed_gains(comparator, pairs)
+    if not gains:
+        return LossScale(scales=scales)
+    factor = scales.of(stdlib_statistics.median(gains))
+    return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
+
+
+def _seed_gains(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> list[float]:
+    """How large the first gradient of backward is on every rank, against the reference's."""
+    seeds = (
+        pair
+        for id_, pair in pairs.items()
+        if id_.kind.is_gradient_of_activation and pair[0].volume > 1 and not pair[1].gaps
+    )
+    seed = min(seeds, key=lambda pair: pair[0].sequence, default=None)
+    if seed is None:
+        return []
+    gains = [comparator.gain(seed[0], piece) for piece in seed[1].pieces]
+    return [gain for gain in gains if math.isfinite(gain) and gain != 0]
+
+
+def _main_gain(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> float:
+    gains = [
+        comparator.gain(reference, candidate.pieces[0])
+        for id_, (reference, candidate) in pairs.items()
+        if id_.kind is Kind.MAIN_GRAD
+    ]
+    gains = [gain for gain in gains if math.isfinite(gain) and gain != 0]
+    return stdlib_statistics.median(gains) if gains else 1.0
+
+
+def _scale_note(factor: float, gains: Sequence[float]) -> str:
+    if not gains:
+        return ""
+    middle = stdlib_statistics.median(gains)
+    if max(gains) - min(gains) > MARGIN * abs(middle):
+        return (
+            "the loss weighs microbatches differently from the reference: its gradient is "
+            + ", ".join(f"{gain:.4g}" for gain in gains[:8])
+            + " times the reference's; a mean of means over unequal counts is a different loss"
+        )
+    if factor == 1.0:
+        return ""
+    return (
+        f"activation gradients are {factor:g} times the reference's, as a loss averaged over a "
+        "part of the batch makes them; they are compared after dividing by it"
+    )

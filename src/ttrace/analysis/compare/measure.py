@@ -1,0 +1,124 @@
+"""Measuring: one pair of logical tensors after the other, block by block.
+
+Enters: pairs of logical tensors and readers of both traces. Leaves: what one pass over each pair
+measured. Candidate pieces are walked against slices of the reference, replicas against the piece
+they repeat, partial sums are added on the way. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from ttrace.analysis.compare.tokens import leave_out_moved, token_dims
+from ttrace.core.ids import TensorId
+from ttrace.core.logical import LogicalTensor, Piece, as_terms
+from ttrace.core.statistics import Statistics
+from ttrace.measure.accumulator import Accumulator
+from ttrace.trace.blocks import BlockReader, blocks
+from ttrace.trace.spans import SpanReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One piece of work: a pair, and by what the candidate is larger. It is plain data.
+
+    `may_be_terms`: replicas that disagree may be terms of a sum instead; the nearer reading counts.
+    """
+
+    id: TensorId
+    reference: LogicalTensor
+    candidate: LogicalTensor
+    scale: float = 1.0
+    may_be_terms: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """A replica that is not bitwise what another rank holds."""
+
+    piece: Piece
+    statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One pair of logical tensors, measured in one pass.
+
+    `moved` tokens went to this expert in one of the runs only; the statistics are of the others.
+    """
+
+    statistics: Statistics
+    disagreements: tuple[Disagreement, ...] = ()
+    moved: int = 0
+    as_terms: bool = False  # the candidate's replicas were taken as terms of a sum
+
+
+class Comparator:
+    """Measures pairs of logical tensors; its memory does not depend on their size."""
+
+    def __init__(self, reference: SpanReader, candidate: SpanReader) -> None:
+        self._reference = BlockReader(reference)
+        self._candidate = BlockReader(candidate)
+        self._replica = BlockReader(candidate)
+
+    def measure_unit(self, unit: Unit) -> Measured:
+        """What one unit of work asks for."""
+        measured = self.measure(unit.reference, unit.candidate, unit.scale)
+        terms = as_terms(unit.candidate) if unit.may_be_terms and measured.disagreements else None
+        if terms is None:
+            return measured
+        summed = replace(self.measure(unit.reference, terms, unit.scale), as_terms=True)
+        nearer = summed.statistics.error_norm < measured.statistics.error_norm
+        return summed if nearer else measured
+
+    def measure(
+        self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0
+    ) -> Measured:
+        """Statistics of candidate / scale against the reference, and replicas that disagree."""
+        whole = Accumulator(shape=reference.shape)
+        spreads = [(piece, Accumulator()) for piece in candidate.replicas]
+        routed = token_dims(reference)
+        moved = 0
+        for start, stop in blocks(reference.shape):
+            expected = self._reference.read(reference.pieces, reference.shape, start, stop)
+            found = self._candidate.read(candidate.pieces, candidate.shape, start, stop)
+            for piece, spread in spreads:
+                held = self._replica.read_piece(piece, candidate.shape, start, stop)
+                for place, values in held:
+                    spread.update(found[place], values)
+            moved += leave_out_moved(expected, found, routed) if routed else 0
+            whole.update(expected, _divided(found, scale), start)
+        self._reference.finish(reference)
+        self._candidate.finish(candidate)
+        disagreements = [(piece, spread.result()) for piece, spread in spreads]
+        return Measured(
+            statistics=whole.result(),
+            moved=moved,
+            disagreements=tuple(
+                Disagreement(piece=piece, statistics=result)
+                for piece, result in disagreements
+                if not result.equal
+            ),
+        )
+
+    def gain(self, reference: LogicalTensor, piece: Piece) -> float:
+        """<piece, reference> / <reference, reference> over the part that the piece holds."""
+        total = Accumulator()
+        for start, stop in blocks(reference.shape):
+            held = self._replica.read_piece(piece, reference.shape, start, stop)
+            expected: torch.Tensor | None = None
+            for place, values in held:
+                if expected is None:
+                    expected = self._reference.read(reference.pieces, reference.shape, start, stop)
+                total.update(expected[place], values)
+        return total.result().gain
+
+
+def _divided(block: torch.Tensor, scale: float) -> torch.Tensor:
+    if scale == 1.0:
+        return block
+    exact = math.frexp(scale)[0] == 0.5  # a power of two: no rounding in any dtype
+    return block.div_(scale) if exact and block.is_floating_point() else block.float() / scale

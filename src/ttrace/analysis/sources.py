@@ -1,0 +1,166 @@
+"""Sources: the traces of a check, each opened once and passed to every stage.
+
+Enters: folders of traces. Leaves: a Source for each, with its records, a reader of its bytes, its
+batch, and what a report says of the run. Traces that cannot be compared are refused here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ttrace.analysis.batch import Batch, ModelInputs, own_batch, read_model_inputs
+from ttrace.core.evidence import RunFacts
+from ttrace.core.ids import Kind
+from ttrace.core.record import ModuleInfo, Summary
+from ttrace.core.results import Coverage
+from ttrace.errors import CannotCompare
+from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
+
+
+class Source:
+    """One trace: its records, its bytes, and what they say of its batch, each read once."""
+
+    def __init__(self, role: str, trace: Trace, spans: SpanReader) -> None:
+        self.role = role  # reference, candidate, perturbed reference, repeated reference
+        self.trace = trace
+        self.spans = spans
+
+    @functools.cached_property
+    def model_inputs(self) -> ModelInputs:
+        return read_model_inputs(self.trace, self.spans)
+
+    @functools.cached_property
+    def batch(self) -> Batch:
+        """The batch in the order that this trace itself gives it."""
+        return own_batch(self.trace, self.model_inputs)
+
+    @property
+    def summaries(self) -> list[Summary]:
+        return [rank.summary for rank in self.trace.ranks.values() if rank.summary is not None]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What could not be recorded."""
+        return tuple(dict.fromkeys(fault for s in self.summaries for fault in s.faults))
+
+    @property
+    def notes(self) -> list[str]:
+        notes: list[str] = []
+        for _, rank in sorted(self.trace.ranks.items()):
+            notes += [*rank.notes, *(rank.summary.notes if rank.summary else ())]
+        return list(dict.fromkeys(notes))
+
+    @property
+    def coverage(self) -> Coverage:
+        ranks = self.trace.ranks.values()
+        return Coverage(
+            modules=len({module.path for rank in ranks for module in rank.info.modules}),
+            never_called=tuple(sorted({path for s in self.summaries for path in s.never_called})),
+            hooks_expected=sum(s.hooks_expected for s in self.summaries),
+            hooks_fired=sum(s.hooks_fired for s in self.summaries),
+            unfired=tuple(sorted({id_ for s in self.summaries for id_ in s.unfired})),
+            faults=self.faults,
+        )
+
+    @property
+    def facts(self) -> RunFacts:
+        trace = self.trace
+        info = next(iter(trace.ranks.values())).info
+        records = (record for rank in trace.ranks.values() for record in rank.records)
+        dtypes = {record.dtype for record in records if record.id.kind is Kind.PARAM}
+        role = self.role.split()[0]
+        return RunFacts.of(role, str(trace.path), info, len(trace.steps), sorted(dtypes))
+
+    @property
+    def modules(self) -> tuple[ModuleInfo, ...]:
+        """Of all ranks: in a pipeline each holds a part of the model."""
+        ranks = sorted(self.trace.ranks.items())
+        return tuple({m.path: m for _, rank in ranks for m in rank.info.modules}.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers by which a sum and a mean may be mistaken for each other."""
+        ranks = self.trace.ranks.values()
+        sizes = {
+            f"the size of {axis}": size for axis, (_, size) in next(iter(ranks)).info.axes.items()
+        }
+        microbatches = {record.microbatch for rank in ranks for record in rank.records}
+        return sizes | {
+            "the number of ranks": self.trace.world_size,
+            "the number of microbatches": len(microbatches),
+        }
+
+
+@contextmanager
+def opened(*paths: tuple[str, Path | str]) -> Iterator[list[Source]]:
+    """Every (role, folder) as a source, its files open until the end."""
+    traces = [(role, Trace.open(path)) for role, path in paths]
+    with ExitStack() as stack:
+        yield [
+            Source(role, trace, stack.enter_context(SpanReader(trace.path)))
+            for role, trace in traces
+        ]
+
+
+def require_comparable(
+    reference: Source, candidate: Source, perturbed: Sequence[Source], repeated: Sequence[Source]
+) -> None:
+    for source in (reference, candidate, *perturbed, *repeated):
+        _require_whole(source)
+    for source in perturbed:
+        if None in {rank.info.perturbed for rank in source.trace.ranks.values()}:
+            raise CannotCompare(
+                f"{source.trace.path} was given as a perturbed reference but was recorded without "
+                "noise; record it with `ttrace run --noise SEED`"
+            )
+    left, right = reference.trace, candidate.trace
+    if left.steps != right.steps:
+        raise CannotCompare(
+            f"the reference {left.path} has steps {list(left.steps)}, the candidate "
+            f"{right.path} has {list(right.steps)}; record the same number with --steps"
+        )
+    # The root's tensors have the same ids in all models; they count where there is nothing else.
+    sides = _modules(left), _modules(right)
+    common = sides[0] & sides[1] if all(sides) else set(left.by_id()) & set(right.by_id())
+    if not common:
+        raise CannotCompare(
+            f"no module of {left.path} is in {right.path}: {_some_modules(left)} against "
+            f"{_some_modules(right)}; are they the same model?"
+        )
+
+
+def _require_whole(source: Source) -> None:
+    role, trace = source.role, source.trace
+    if trace.missing_ranks:
+        raise CannotCompare(
+            f"the {role} {trace.path} has no trace of rank(s) {_listed(trace.missing_ranks)} of "
+            f"{trace.world_size}; every rank must write into the same folder: run it again on a "
+            "file system that all ranks share"
+        )
+    unfinished = [rank for rank, found in sorted(trace.ranks.items()) if found.summary is None]
+    if unfinished:
+        raise CannotCompare(
+            f"rank(s) {_listed(unfinished)} of the {role} {trace.path} did not come to the end "
+            "of the last step: the run was killed, failed, or its disk was full; look at its log, "
+            "then run it again (`ttrace show` reads what was recorded)"
+        )
+    if not trace.by_id():
+        why = next(iter(source.faults), "no step ran inside `with tracer.step():`")
+        raise CannotCompare(f"the {role} {trace.path} holds no tensor: {why}")
+
+
+def _modules(trace: Trace) -> set[str]:
+    return {id_.module for id_ in trace.by_id() if id_.module}
+
+
+def _some_modules(trace: Trace) -> str:
+    modules = sorted(_modules(trace)) or ["only the model itself"]
+    return ", ".join(modules[:3]) + (" ..." if len(modules) > 3 else "")
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(str(rank) for rank in ranks[:16]) + (" ..." if len(ranks) > 16 else "")
