@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - for standard output."),
-]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")
-]
+from ttrace.report.forms import FORMS
+
+Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["json"].help)]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help=FORMS["html"].help)]
 Out = Annotated[Path | None, typer.Option(help="Folder for traces and result.")]
 Reference = Annotated[str, typer.Option(help="Shell command of the trusted run.")]
 Candidate = Annotated[str, typer.Option(help="Shell command of the run to test.")]

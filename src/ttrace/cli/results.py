@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ttrace.cli.options import Html, Json
-from ttrace.cli.screen import comparing, finish, open_console, say
-from ttrace.core.results import CheckResult
+from ttrace.cli.screen import comparing, finish, say
+from ttrace.report.forms import FORMS, TERMINAL, parse_form
+from ttrace.report.json_file import read_result
 
 
 def check(
@@ -41,71 +44,45 @@ def check(
 
 def report(
     result: Annotated[Path, typer.Argument(help="A result.json.")],
-    html: Html = None,
-    junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, for CI.")
-    ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write Markdown, for an issue.")
-    ] = None,
-    github: Annotated[  # noqa: FBT002
-        bool,
+    form: Annotated[
+        list[str] | None,
         typer.Option(
-            "--github", help="Print annotations; add the Markdown to $GITHUB_STEP_SUMMARY."
+            metavar="NAME=PATH",
+            help="Write a form of an installed package, or just NAME where it prints; repeatable.",
         ),
-    ] = False,
-    tensorboard: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write TensorBoard scalars.")
     ] = None,
+    **chosen: Path | bool | None,
 ) -> None:
     """Make any form of report from a result; without options, print it."""
-    from ttrace.report.json_file import read_result
-    from ttrace.report.terminal import print_check
-
+    options = {name: target for name, target in chosen.items() if target}
+    wanted = [(FORMS[n], "" if target is True else str(target)) for n, target in options.items()]
+    wanted += map(parse_form, form or ())
     found = read_result(result)
-    files = {
-        path: text
-        for path, text in ((html, _html), (junit, _junit), (markdown, _markdown))
-        if path is not None
-    }
-    for path, text in files.items():
-        path.write_text(text(found), encoding="utf-8")
-        say(f"{path}")
-    if github:
-        _annotate(found)
-    if tensorboard is not None:
-        from ttrace.report.trackers import write_scalars
-
-        say(f"{write_scalars(found, tensorboard)} scalars in {tensorboard}")
-    if not files and not github and tensorboard is None:
-        print_check(found, open_console())
+    piped = any(target == "-" for _, target in wanted)
+    for each, target in wanted or [(TERMINAL, "")]:
+        said = each.write(found, target, sys.stdout)
+        if said:
+            say(said, stderr=piped)
     raise typer.Exit(found.exit_code)
 
 
-def _html(result: CheckResult) -> str:
-    from ttrace.report.html import render
+def _with_an_option_for_every_form(command: Callable[..., None]) -> inspect.Signature:
+    """The signature that typer reads: `**chosen` is one option for each form but the terminal."""
+    result, form, _ = inspect.signature(command, eval_str=True).parameters.values()
+    options = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if each.target else False,
+            annotation=Annotated[
+                Path | None if each.target else bool,
+                typer.Option(f"--{each.name}", metavar=each.target or None, help=each.help),
+            ],
+        )
+        for each in FORMS.values()
+        if each is not TERMINAL
+    ]
+    return inspect.Signature([result, *options, form.replace(kind=form.KEYWORD_ONLY)])
 
-    return render(result)
 
-
-def _junit(result: CheckResult) -> str:
-    from ttrace.report.junit import render
-
-    return render(result)
-
-
-def _markdown(result: CheckResult) -> str:
-    from ttrace.report.markdown import render
-
-    return render(result)
-
-
-def _annotate(result: CheckResult) -> None:
-    from ttrace.report.github import summary_file, workflow_commands
-
-    for line in workflow_commands(result):
-        sys.stdout.write(f"{line}\n")
-    target = summary_file()
-    if target is not None:
-        with target.open("a", encoding="utf-8") as file:
-            file.write(_markdown(result))
+report.__signature__ = _with_an_option_for_every_form(report)  # type: ignore[attr-defined]

@@ -26,15 +26,12 @@ from rich.progress import (
 from rich.text import Text
 
 from ttrace.core.results import CheckResult
-
-_WIDE = 150  # chosen: piped output is read by programs and in logs, which do not wrap
+from ttrace.report.terminal import console_on, print_check
 
 
 def finish(
     result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
 ) -> NoReturn:
-    from ttrace.report.terminal import print_check
-
     quiet = json_file == "-"
     if folder is not None:
         write_json(str(folder / "result.json"), result.to_dict())
@@ -68,8 +65,7 @@ def write_json(target: str | None, data: object) -> None:
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_WIDE)
+    return console_on(sys.stderr if stderr else sys.stdout)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -20,10 +20,17 @@ from ttrace.core.statistics import Statistics
 from ttrace.report.view import consequences, counts, headline, listed_ranks, not_covered
 
 _ROWS = 10  # chosen: the frontier matters, the rest is a consequence
+_PIPED_WIDTH = 150  # chosen: piped output is read by programs and in logs, which do not wrap
 _WIDE_ENOUGH = 110  # measured: the columns of a Llama's tensors side by side, with a short note
 _VERDICT = 31  # counted: the longest verdict and the ratio, with the gaps around them
 _NOTE = 10  # chosen: a note is folded, but not to single letters
 _COLOURS = {Verdict.PASS: "green", Verdict.EXTRA: "dim", Verdict.UNDECIDED: "yellow"}
+
+
+def console_on(out: TextIO) -> Console:
+    """A console of the terminal's width, where there is a terminal."""
+    console = Console(file=out)
+    return console if console.is_terminal else Console(file=out, width=_PIPED_WIDTH)
 
 
 def print_check(result: CheckResult, console: Console) -> None:

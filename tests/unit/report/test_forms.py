@@ -18,7 +18,7 @@ from tests.support.invoking import check_golden, invoke, strict_json
 from tests.support.made_results import made
 from ttrace import report
 from ttrace.core.results import CheckResult, Verdict
-from ttrace.report import github, html, junit, markdown
+from ttrace.report import forms, github, html, junit, markdown
 from ttrace.report.json_file import dumps
 
 HOSTILE = "<img src=x onerror=alert(1)>|`]]>\x07&\n::error::x"
@@ -155,6 +155,114 @@ def test_report_alone_prints(tmp_path: Path) -> None:
     source = tmp_path / "result.json"
     source.write_text(dumps(CLEAN.to_dict()))
     invoke("report", source).require(0, "EQUIVALENT: all")
+
+
+def test_report_writes_json_to_a_file_or_a_pipe(tmp_path: Path) -> None:
+    """Whatever else is written, standard output has the JSON alone."""
+    source = tmp_path / "result.json"
+    source.write_text(dumps(FAILING.to_dict()))
+    invoke("report", source, "--json", tmp_path / "again.json").require(1, "again.json")
+    assert (tmp_path / "again.json").read_text() == source.read_text()
+    piped = invoke("report", source, "--json", "-", "--junit", tmp_path / "junit.xml")
+    assert piped.out == source.read_text()
+    assert piped.err == f"{tmp_path / 'junit.xml'}\n"
+
+
+def test_every_form_has_its_name_and_a_sentence() -> None:
+    assert list(forms.FORMS) == [form.name for form in forms.FORMS.values()]
+    assert all(form.help.endswith(".") for form in forms.FORMS.values())
+    assert {"html", "junit", "markdown", "github", "tensorboard", "json", "terminal"} == {
+        *forms.FORMS
+    }
+
+
+OUTSIDE = """
+from pathlib import Path
+from ttrace.report.forms import FileForm, FolderForm, LinesForm
+
+def names(result, folder):
+    folder.mkdir()
+    for tensor in result.failures:
+        (folder / f"{tensor.order}.txt").write_text(str(tensor.id))
+    return f"{len(result.failures)} names"
+
+TABLE = FileForm(
+    name="csv",
+    help="Write a table.",
+    render=lambda result: "".join(f"{t.id},{t.verdict.value}\\n" for t in result.tensors),
+)
+NAMES = FolderForm(name="names", help="Write a file for each failure.", fill=names)
+COUNT = LinesForm(
+    name="count",
+    help="Print how many failed.",
+    print=lambda result, out: out.write(f"{len(result.failures)} failed\\n"),
+)
+"""
+ENTRY_POINTS = """
+[ttrace.report_forms]
+csv = outside_form:TABLE
+names = outside_form:NAMES
+count = outside_form:COUNT
+text = outside_form:OUTSIDE
+path = outside_form:Path
+gone = outside_form_that_is_gone:FORM
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A result, beside an installed package that has forms of its own."""
+    site = tmp_path / "site"
+    about = site / "outside_form-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "outside_form.py").write_text(OUTSIDE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-form\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    monkeypatch.syspath_prepend(site)
+    file = tmp_path / "result.json"
+    file.write_text(dumps(FAILING.to_dict()))
+    return file
+
+
+def test_form_of_another_package_is_found_by_its_name(source: Path, tmp_path: Path) -> None:
+    table, names = tmp_path / "table.csv", tmp_path / "names"
+    done = invoke(
+        *("report", source, "--form", f"csv={table}", "--form", f"names={names}"),
+        *("--form", "count", "--junit", tmp_path / "junit.xml"),
+    )
+    failed = len(FAILING.failures)
+    done.require(1, f"{table}\n", f"{failed} names\n", f"{failed} failed\n")
+    assert table.read_text().splitlines()[0] == f"{FAILING.tensors[0].id},pass"
+    assert len(list(names.iterdir())) == failed
+    assert (tmp_path / "junit.xml").read_text() == junit.render(FAILING)
+    assert invoke("report", source, "--form", "csv=-").out == table.read_text()
+
+
+def test_own_forms_have_names_too(source: Path, tmp_path: Path) -> None:
+    invoke("report", source, "--form", f"markdown={tmp_path / 'report.md'}").require(1)
+    assert (tmp_path / "report.md").read_text() == markdown.render(FAILING)
+    assert invoke("report", source, "--form", "terminal").out == invoke("report", source).out
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("svg=x", "no form of report is called 'svg'; there are html, junit,"),
+        ("svg=x", "terminal, count, csv, gone, names, path, text"),
+        ("csv", "`--form csv=FILE` was expected, found `--form csv`"),
+        ("names=", "`--form names=DIR` was expected"),
+        ("count=x", "`--form count` was expected, found `--form count=x`"),
+        ("gone=x", "outside_form_that_is_gone"),
+        ("text=x", "'text' cannot be loaded from outside_form:OUTSIDE"),
+        ("path=x", "'path' must be a FileForm, FolderForm or LinesForm"),
+    ],
+)
+def test_wrong_form_is_refused_before_anything_is_written(
+    given: str, words: str, source: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "junit.xml"
+    invoke("report", source, "--junit", file, "--form", given).require(2, words)
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 3}', '{"schema": 1}'])
