@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ttrace.analysis.align.infer import OwnShape
 from ttrace.analysis.align.matching import match_batches
 from ttrace.analysis.align.padding import Crop, cropped, find_crop, padding_note, vocabulary_of
-from ttrace.analysis.align.place import OwnShape, Placer, RecordKey
+from ttrace.analysis.align.place import Placer, RecordKey
 from ttrace.analysis.batch import Batch
 from ttrace.analysis.sources import Source
 from ttrace.core.alignment import Alignment, Pair

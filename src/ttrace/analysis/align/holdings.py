@@ -1,0 +1,87 @@
+"""Holdings: what the ranks of one trace hold of the batch, and which of them hold the same.
+
+Enters: a trace and its batch. Leaves: answers about single records; nothing is placed here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ttrace.analysis.batch import Batch, MicrobatchKey, Part
+from ttrace.core.ids import TensorId
+from ttrace.core.record import Record
+from ttrace.trace.reader import Trace
+
+Group = tuple[Part | None, int]  # part of the batch, microbatch
+Axes = dict[str, tuple[int, int]]  # axis -> (index, size)
+
+
+class Holdings:
+    """One trace and its batch, asked about records."""
+
+    def __init__(self, trace: Trace, batch: Batch) -> None:
+        self.trace = trace
+        self.batch = batch
+        self._shared: dict[TensorId, bool] = {}
+
+    def part(self, record: Record) -> Part | None:
+        """The part of the batch that this record is of."""
+        return self.batch.parts.get(key_of(record))
+
+    def axes(self, rank: int) -> Axes:
+        """The coordinates of a rank."""
+        return self.trace.ranks[rank].info.axes
+
+    def peers(self, record: Record) -> tuple[int, ...]:
+        """The ranks that hold the same samples in this microbatch; all where that is not known."""
+        return self.batch.peers(key_of(record)) or tuple(sorted(self.trace.ranks))
+
+    def peers_differ(self, records: Sequence[Record]) -> bool:
+        """Whether ranks with the same samples hold different bytes: then these are no replicas."""
+        digests: dict[object, set[str]] = defaultdict(set)
+        for record in records:
+            if record.location is not None and not record.recompute:
+                key = (record.microbatch, self.part(record))
+                digests[key].add(record.location.xxh3)
+        return any(len(found) > 1 for found in digests.values())
+
+    def same_for_all_samples(self, record: Record) -> bool:
+        """A position table, a mask: microbatches of other samples hold the same bytes."""
+        forward = forward_of(record.id)
+        if forward not in self._shared:
+            digests: dict[Part | None, set[object]] = defaultdict(set)
+            for other in self.trace.by_id().get(forward, []):
+                if other.location is not None and not other.recompute:
+                    part = self.part(other)
+                    digests[part].add((other.location.xxh3, other.shape))
+            values = list(digests.values())
+            # Not equality: that a record was lost, or differs on one rank, is seen elsewhere.
+            most = max(values, key=len, default=set())
+            self._shared[forward] = len(values) > 1 and all(value <= most for value in values)
+        return self._shared[forward]
+
+    def group(self, record: Record) -> Group:
+        """Records of one group are of the same part of the batch."""
+        return self.group_at(key_of(record))
+
+    def group_at(self, key: MicrobatchKey) -> Group:
+        return self.batch.parts.get(key), key[2]
+
+
+def key_of(record: Record) -> MicrobatchKey:
+    """The microbatch that a record is of: that of the rank whose samples they are."""
+    rank = record.rank if record.origin is None else record.origin
+    return MicrobatchKey(record.id.step, rank, record.microbatch)
+
+
+def forward_of(id_: TensorId) -> TensorId:
+    """The value that a gradient belongs to; a value itself."""
+    return replace(id_, kind=id_.kind.forward)
+
+
+def without(axes: Axes, left_out: Sequence[str]) -> Axes:
+    """An axis within another, such as `pp.embedding`, is left out with it."""
+    out = {name for axis in left_out for name in (axis, axis.partition(".")[0])}
+    return {axis: place for axis, place in axes.items() if axis not in out}
