@@ -20,7 +20,7 @@ from benchmarks.power.clean import run_model
 from benchmarks.power.inject import INJECTIONS, Injection
 from benchmarks.power.methods import METHODS, comparable
 from benchmarks.power.runs import Model, PooledRunner
-from ttrace.analysis.align import align
+from ttrace.analysis.align import Aligner
 from ttrace.analysis.compare import Allowed, Measured, judge
 from ttrace.analysis.sources import opened
 from ttrace.core.alignment import Alignment, Pair
@@ -172,7 +172,7 @@ def _recorded(
     }
     folders = (("reference", traces / "reference"), ("candidate", traces / "candidate"))
     with opened(*folders) as sources:
-        for found in align(*sources).tensors:
+        for found in Aligner(sources[0]).align(sources[1]).tensors:
             if found.id not in wanted or found.reference is None or found.candidate is None:
                 continue
             pair = (found.reference, found.candidate)

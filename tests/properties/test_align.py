@@ -26,7 +26,7 @@ from tests.properties.strategies import (
     records,
     write,
 )
-from ttrace.analysis.align import Aligned, align
+from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.compare import Comparator, Measured
 from ttrace.analysis.sources import Source
 from ttrace.core.alignment import Alignment
@@ -72,7 +72,7 @@ def compared(
             Source(role, trace, stack.enter_context(SpanReader(trace.path)))
             for role, trace in traces.items()
         ]
-        aligned = align(*sources)
+        aligned = Aligner(sources[0]).align(sources[1])
         comparator = Comparator(*(source.spans for source in sources))
         measured = {
             a.id: comparator.measure(a.reference, a.candidate)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttrace.analysis.align import Aligned, align
+from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.compare import (
     Allowed,
     Comparator,
@@ -132,6 +132,7 @@ class _Check:
         self._sources = sources
         self._report = progress or (lambda *_: None)
         self._engine = engine or Serial()
+        self._aligner = Aligner(sources.reference)
 
     def result(self, isolated: Scales | None) -> CheckResult:
         sources = self._sources
@@ -162,7 +163,7 @@ class _Check:
     def _compare(self, candidate: Source, what: str, isolated: Scales | None = None) -> _Compared:
         """Align one run with the reference and measure every pair."""
         reference = self._sources.reference
-        aligned = align(reference, candidate)
+        aligned = self._aligner.align(candidate)
         pairs = aligned.pairs()
         scale = loss_scale(reference, candidate, aligned, isolated)
         units = [

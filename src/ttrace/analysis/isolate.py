@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ttrace.analysis.align import align
+from ttrace.analysis.align import Aligner
 from ttrace.analysis.check import loss_scale
 from ttrace.analysis.sources import opened
 from ttrace.core.scale import Scales
@@ -22,7 +22,7 @@ def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
     Leaves the scales that gradients may have in a run by these plans.
     """
     with opened(("reference", reference), ("candidate", run)) as (tapped, candidate):
-        aligned = align(tapped, candidate)
+        aligned = Aligner(tapped).align(candidate)
         scales = loss_scale(tapped, candidate, aligned).scales
     folder.mkdir(parents=True, exist_ok=True)
     for rank in candidate.trace.ranks:

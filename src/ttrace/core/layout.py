@@ -14,6 +14,7 @@ gives the layout of a part of it, so FSDP of TP of a microbatch is three calls.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -74,7 +75,7 @@ class Layout:
     @classmethod
     def full(cls, shape: Sequence[int]) -> Layout:
         """The whole logical tensor."""
-        return cls(shape=tuple(shape), runs=tuple((Run(0, size),) for size in shape))
+        return _full(tuple(shape))
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -207,6 +208,11 @@ class Layout:
             runs=tuple(tuple(Run(*run) for run in runs) for runs in data["runs"]),
             partial=tuple(data["partial"]),
         )
+
+
+@functools.lru_cache(maxsize=1 << 12)  # chosen: every shape of a model; the same few come again
+def _full(shape: tuple[int, ...]) -> Layout:
+    return Layout(shape=shape, runs=tuple((Run(0, size),) for size in shape))
 
 
 def normalise(runs: Iterable[Run]) -> Runs:

@@ -54,34 +54,43 @@ def align_one(source: Source) -> dict[TensorId, LogicalTensor | str]:
     }
 
 
-def align(reference_source: Source, candidate_source: Source) -> Aligned:
-    """Both traces, the candidate placed in the logical shapes of the reference."""
-    reference_batch, candidate_batch = match_batches(reference_source, candidate_source)
-    reference, candidate = reference_source.trace, candidate_source.trace
-    sides = Placer(reference, reference_batch), Placer(candidate, candidate_batch)
-    vocabulary = vocabulary_of(reference, candidate)
-    crops: dict[TensorId, Crop] = {}
-    notes: list[str] = []
-    tensors = []
-    for id_ in {**reference.by_id(), **candidate.by_id()}:
-        expected, found = reference.by_id().get(id_), candidate.by_id().get(id_)
-        if id_.module in vocabulary and expected and found:
-            crop = find_crop(id_, expected, found)
-            if crop is not None:
-                if id_.kind is Kind.PARAM:
-                    notes.append(padding_note(id_, expected[0], found[0], crop))
-                crops[id_] = crop
-                expected, found = cropped(expected, crop), cropped(found, crop)
-        tensors.append(_align_id(id_, expected, found, *sides))
-    return Aligned(
-        tensors=tuple(sorted(tensors, key=_execution_order)),
-        reference_batch=reference_batch,
-        candidate_batch=candidate_batch,
-        consumers=_consumers(candidate),
-        positions=sides[1].positions,
-        crops=crops,
-        notes=tuple(notes),
-    )
+class Aligner:
+    """Aligns runs with one reference, whose own side is put together once."""
+
+    def __init__(self, reference: Source) -> None:
+        self._reference = reference
+        self._placer = Placer(reference.trace, reference.batch)
+
+    def align(self, source: Source) -> Aligned:
+        """Both traces, the candidate placed in the logical shapes of the reference."""
+        reference_batch, candidate_batch = match_batches(self._reference, source)
+        reference, candidate = self._reference.trace, source.trace
+        in_own_order = reference_batch is self._reference.batch
+        placer = self._placer if in_own_order else Placer(reference, reference_batch)
+        sides = placer, Placer(candidate, candidate_batch)
+        vocabulary = vocabulary_of(reference, candidate)
+        crops: dict[TensorId, Crop] = {}
+        notes: list[str] = []
+        tensors = []
+        for id_ in {**reference.by_id(), **candidate.by_id()}:
+            expected, found = reference.by_id().get(id_), candidate.by_id().get(id_)
+            if id_.module in vocabulary and expected and found:
+                crop = find_crop(id_, expected, found)
+                if crop is not None:
+                    if id_.kind is Kind.PARAM:
+                        notes.append(padding_note(id_, expected[0], found[0], crop))
+                    crops[id_] = crop
+                    expected, found = cropped(expected, crop), cropped(found, crop)
+            tensors.append(_align_id(id_, expected, found, *sides))
+        return Aligned(
+            tensors=tuple(sorted(tensors, key=_execution_order)),
+            reference_batch=reference_batch,
+            candidate_batch=candidate_batch,
+            consumers=_consumers(candidate),
+            positions=sides[1].positions,
+            crops=crops,
+            notes=tuple(notes),
+        )
 
 
 def _align_id(

@@ -38,6 +38,7 @@ class Placer:
     def __init__(self, trace: Trace, batch: Batch) -> None:
         self._holdings = Holdings(trace, batch)
         self.positions: dict[RecordKey, Position] = {}
+        self._known: dict[object, LogicalTensor | str] = {}
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
@@ -45,6 +46,14 @@ class Placer:
 
     def place(self, records: Sequence[Record], own: OwnShape) -> LogicalTensor | str:
         """The logical tensor of this shape that the records make up, or why they do not."""
+        # A reference is placed again for every run that is compared with it; a cropped vocabulary
+        # has other layouts.
+        asked = (records[0].id, own, tuple(record.layout for record in records))
+        if asked not in self._known:
+            self._known[asked] = self._put_together(records, own)
+        return self._known[asked]
+
+    def _put_together(self, records: Sequence[Record], own: OwnShape) -> LogicalTensor | str:
         try:
             placed = [
                 self._stack(record, own.shape)
