@@ -25,7 +25,8 @@ import torch
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.trace.dtypes import dtype_name
-from ttrace.trace.writer import TraceWriter, tensor_bytes
+from ttrace.trace.payload import tensor_bytes
+from ttrace.trace.writer import TraceWriter
 
 COUNT = 400
 SMALLEST, LARGEST = 4 << 10, 16 << 20

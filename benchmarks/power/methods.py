@@ -9,12 +9,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-import torch
-
 from ttrace.core.ids import TensorId
 from ttrace.core.readings import Statistic
 from ttrace.core.results import TensorResult
 from ttrace.core.statistics import Statistics
+from ttrace.trace.dtypes import eps_of
 
 Method = Callable[[TensorResult, int], float]
 
@@ -36,7 +35,7 @@ def quadratic(result: TensorResult, _: int) -> float:
 
 def depth_bound(result: TensorResult, layers: int) -> float:
     """k * C^(L+1-l) * eps with l the layer of the tensor (0 before, L+1 after the layers)."""
-    eps = float(torch.finfo(getattr(torch, result.dtype)).eps)
+    eps = eps_of(result.dtype)
     limit = _K * _C ** (layers + 1 - layer_of(result.id, layers)) * eps
     return _statistics(result).relative_error / limit
 

@@ -32,7 +32,7 @@ from ttrace.analysis.sources import Source
 from ttrace.core.alignment import Alignment
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import Record
-from ttrace.trace.reader import SpanReader
+from ttrace.trace.spans import SpanReader
 
 
 @dataclass(frozen=True)

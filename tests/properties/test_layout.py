@@ -30,7 +30,7 @@ from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import LayoutError
 from ttrace.trace.blocks import BlockReader, blocks, split_dim
 from ttrace.trace.dtypes import dtype_name
-from ttrace.trace.reader import SpanReader
+from ttrace.trace.spans import SpanReader
 from ttrace.trace.writer import TraceWriter
 
 SUMMARY = Summary(steps=1, hooks_expected=0, hooks_fired=0)

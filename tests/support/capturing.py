@@ -17,7 +17,8 @@ import ttrace
 from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record, Summary
-from ttrace.trace.reader import SpanReader, Trace
+from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
 
 
 @dataclass(frozen=True)

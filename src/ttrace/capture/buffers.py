@@ -8,7 +8,7 @@ import torch
 import xxhash
 
 from ttrace.adapters.base import Adapter
-from ttrace.trace.writer import tensor_bytes
+from ttrace.trace.payload import tensor_bytes
 
 
 class Buffers:

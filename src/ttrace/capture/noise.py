@@ -13,6 +13,7 @@ import torch
 import xxhash
 
 from ttrace.adapters.base import Adapter
+from ttrace.trace.dtypes import eps_of
 
 _NOISY = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 _ACCUMULATED_IN_OWN_DTYPE = frozenset({torch.float64, torch.float32})
@@ -55,7 +56,7 @@ class Noise:
         wide = torch.float64 if local.dtype == torch.float64 else torch.float32
         uniform = torch.rand(local.shape, generator=generator, device=local.device, dtype=wide)
         value = local.to(wide)
-        eps = torch.finfo(local.dtype).eps
+        eps = eps_of(local.dtype)
         return (value + value * (eps * (2 * uniform - 1))).to(local.dtype)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import xxhash
@@ -18,19 +18,33 @@ from ttrace.capture.objects import ObjectMemory
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
-from ttrace.trace.writer import TraceWriter, tensor_bytes
+from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.payload import FULL, Payload, payload_for
+from ttrace.trace.writer import TraceWriter
 
 _LOG = logging.getLogger("ttrace")
 _FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read
 
 
-class Recorder:
-    """What capture writes through."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """When in its step a tensor was met."""
 
-    def __init__(self, adapter: Adapter, writer: TraceWriter, rank: int) -> None:
+    sequence: int
+    microbatch: int
+    recompute: bool = False
+
+
+class Recorder:
+    """Capture writes everything through this; `payload` is the form that the run asks for."""
+
+    def __init__(
+        self, adapter: Adapter, writer: TraceWriter, rank: int, payload: Payload = FULL
+    ) -> None:
         self._adapter = adapter
         self._writer = writer
         self._rank = rank
+        self._payload = payload
         self._sequence = 0
         self._values: ObjectMemory[Record] = ObjectMemory()
         self._broken = False
@@ -53,72 +67,29 @@ class Recorder:
             return None
         if sequence is None:
             sequence = self.next_sequence()
+        when = _Moment(sequence=sequence, microbatch=microbatch, recompute=recompute)
         local, own_layout = self._adapter.to_local(tensor)
-        local = local.cpu()
         if boundary is not None and boundary.rows:
-            self._sent(id, local, boundary, sequence, microbatch=microbatch, recompute=recompute)
+            self._sent(id, local.cpu(), boundary, when)
             return None
         if boundary is not None:
             local = local.permute(boundary.dims) if boundary.dims else local
             layout = boundary.layout
-        known = self._values.find(tensor)
-        if known is not None and _is_same_sum(known, id, layout) and _holds(known, local):
-            shared = replace(
-                known,
-                id=id,
-                sequence=sequence,
-                microbatch=microbatch,
-                recompute=recompute,
-                same_as=known.same_as or known.id,
-            )
-            return self._write(shared, None)
-        fits = layout is not None and math.prod(layout.local_shape) == local.numel()
-        if own_layout is None and layout is not None and fits:
+        payload = payload_for(local, self._payload)
+        local = local if payload.on_device else local.cpu()
+        if own_layout is None and layout is not None and _fits(layout, local):
             own_layout, local = layout, local.reshape(layout.local_shape)
-        record = Record(
-            id=id,
-            rank=self._rank,
-            sequence=sequence,
-            dtype=str(local.dtype).removeprefix("torch."),
-            shape=tuple(local.shape),
-            microbatch=microbatch,
-            recompute=recompute,
-            layout=own_layout,
-            batch_dim=None if boundary is None else boundary.batch_dim,
-        )
-        written = self._write(record, local)
+        batch_dim = None if boundary is None else boundary.batch_dim
+        record = self._record(id, local, when, layout=own_layout, batch_dim=batch_dim)
+        known = self._values.find(tensor)
+        if known is not None and _is_same_sum(known, id, layout):
+            _, data = payload.encode(record, local)
+            if _holds(known, data):
+                return self._note(_again(known, record))
+        written = self._write(record, local, payload)
         if written is not None:
             self._values.keep(tensor, written)
         return written
-
-    def _sent(
-        self,
-        id_: TensorId,
-        local: torch.Tensor,
-        boundary: BoundarySpec,
-        sequence: int,
-        *,
-        microbatch: int,
-        recompute: bool,
-    ) -> None:
-        """Tokens that other ranks sent here: one dense record for each of these ranks."""
-        for part in boundary.rows:
-            dense = local.new_zeros(part.layout.local_shape)
-            flat = dense.view(-1, *local.shape[1:])
-            flat[part.places.cpu()] = local[part.rows.cpu()]
-            record = Record(
-                id=id_,
-                rank=self._rank,
-                sequence=sequence,
-                dtype=str(dense.dtype).removeprefix("torch."),
-                shape=tuple(dense.shape),
-                microbatch=microbatch,
-                recompute=recompute,
-                layout=part.layout,
-                batch_dim=boundary.batch_dim,
-                origin=part.origin,
-            )
-            self._write(record, dense)
 
     def mention(
         self,
@@ -128,19 +99,10 @@ class Recorder:
         microbatch: int,
         same_as: TensorId,
     ) -> None:
-        """A gradient that is stored under another id: the tensor is the same object."""
-        if self._broken:
-            return
-        record = Record(
-            id=id,
-            rank=self._rank,
-            sequence=self.next_sequence(),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            shape=tuple(tensor.shape),
-            microbatch=microbatch,
-            same_as=same_as,
-        )
-        self._write(record, None)
+        """Note a gradient that is stored under another id: the tensor is the same object."""
+        if not self._broken:
+            when = _Moment(sequence=self.next_sequence(), microbatch=microbatch)
+            self._note(self._record(id, tensor, when, same_as=same_as))
 
     def fault(self, where: str, error: BaseException) -> None:
         """Count a fault inside a hook; the training run must not notice."""
@@ -166,31 +128,99 @@ class Recorder:
         self._sequence += 1
         return self._sequence
 
-    def _write(self, record: Record, local: torch.Tensor | None) -> Record | None:
+    def _record(
+        self,
+        id_: TensorId,
+        local: torch.Tensor,
+        when: _Moment,
+        *,
+        layout: Layout | None = None,
+        batch_dim: int | None = None,
+        origin: int | None = None,
+        same_as: TensorId | None = None,
+    ) -> Record:
+        return Record(
+            id=id_,
+            rank=self._rank,
+            sequence=when.sequence,
+            dtype=dtype_name(local.dtype),
+            shape=tuple(local.shape),
+            microbatch=when.microbatch,
+            recompute=when.recompute,
+            layout=layout,
+            batch_dim=batch_dim,
+            origin=origin,
+            same_as=same_as,
+        )
+
+    def _sent(
+        self, id_: TensorId, local: torch.Tensor, boundary: BoundarySpec, when: _Moment
+    ) -> None:
+        """Record tokens that other ranks sent here, as one dense tensor for each of these ranks."""
+        for part in boundary.rows:
+            dense = local.new_zeros(part.layout.local_shape)
+            flat = dense.view(-1, *local.shape[1:])
+            flat[part.places.cpu()] = local[part.rows.cpu()]
+            record = self._record(
+                id_,
+                dense,
+                when,
+                layout=part.layout,
+                batch_dim=boundary.batch_dim,
+                origin=part.origin,
+            )
+            self._write(record, dense, payload_for(dense, self._payload))
+
+    def _write(self, record: Record, local: torch.Tensor, payload: Payload) -> Record | None:
         try:
-            if local is None:
-                self._writer.note(record)
-                return record
-            return self._writer.write(record, local)
+            return self._writer.write(record, local, payload)
         except OSError as error:
-            self._broken = True
-            self.fault(f"{record.id} (recording stops here, the training run goes on)", error)
+            self._stop(record, error)
             return None
 
+    def _note(self, record: Record) -> Record | None:
+        try:
+            self._writer.note(record)
+        except OSError as error:
+            self._stop(record, error)
+            return None
+        return record
 
-def _holds(record: Record, local: torch.Tensor) -> bool:
+    def _stop(self, record: Record, error: OSError) -> None:
+        self._broken = True
+        self.fault(f"{record.id} (recording stops here, the training run goes on)", error)
+
+
+def _again(known: Record, met: Record) -> Record:
+    """The record of a tensor that is met again, under the bytes that it has already."""
+    return replace(
+        known,
+        id=met.id,
+        sequence=met.sequence,
+        microbatch=met.microbatch,
+        recompute=met.recompute,
+        same_as=known.same_as or known.id,
+    )
+
+
+def _fits(layout: Layout, local: torch.Tensor) -> bool:
+    return math.prod(layout.local_shape) == local.numel()
+
+
+def _holds(record: Record, data: memoryview) -> bool:
     """Whether the bytes are still those of the record.
 
     Collectives, fused optimizers and writes through `.data` change a tensor behind autograd's back.
     """
-    digest: str = xxhash.xxh3_64_hexdigest(tensor_bytes(local))
+    digest: str = xxhash.xxh3_64_hexdigest(data)
     return record.location is not None and record.location.xxh3 == digest
 
 
 def _is_same_sum(record: Record, id_: TensorId, layout: Layout | None) -> bool:
-    """A gradient that should be summed by now is another tensor, even if nothing changed it.
+    """Whether a tensor that is met again is a term of the same sum over ranks as it was before.
 
-    An activation of which nothing is said is what it was when something was.
+    A gradient that should be summed by now is another tensor, even if nothing changed it. An
+    activation that is met again without a layout keeps the layout that its first record has.
     """
     known = () if record.layout is None else record.layout.partial
     if layout is None:

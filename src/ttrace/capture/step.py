@@ -28,6 +28,7 @@ from ttrace.capture.taps import TappingHooks
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import ModuleInfo, RankInfo, Summary
+from ttrace.trace.payload import FULL, payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
 from ttrace.trace.writer import TraceWriter
 
@@ -47,6 +48,7 @@ class RecordingTracer:
         noise_seed: int | None,
         taps: bool = False,
         plans: Path | None = None,
+        payload: str = FULL.name,
     ) -> None:
         coordinates = adapter.coordinates()
         info = RankInfo(
@@ -66,7 +68,8 @@ class RecordingTracer:
             vocabulary=coordinates.vocabulary,
         )
         self._adapter = adapter
-        self._recorder = Recorder(adapter, TraceWriter(folder, info), coordinates.rank)
+        form = payload_named(payload)
+        self._recorder = Recorder(adapter, TraceWriter(folder, info), coordinates.rank, form)
         self._noise = None if noise_seed is None else Noise(noise_seed, adapter)
         self._overwriter = None
         if plans is not None:

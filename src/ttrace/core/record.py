@@ -6,6 +6,7 @@ tensor of one microbatch. Where that microbatch sits in the global batch is foun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +25,14 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadRef:
+    """Which payload reads the bytes of a record, and what it must know to do so (JSON values)."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One tensor as one rank held it.
 
@@ -31,6 +40,7 @@ class Record:
     bytes are shared, for a gradient there is nothing to store (`location` is None). `batch_dim` is
     the dim of the samples where the framework says it, -1 where it says that there is none.
     `origin` is the rank whose samples these are, where tokens were sent to another rank.
+    `payload` is None where the bytes are the elements as they stood in memory.
     """
 
     id: TensorId
@@ -45,6 +55,7 @@ class Record:
     origin: int | None = None
     same_as: TensorId | None = None
     location: Location | None = None
+    payload: PayloadRef | None = None
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -67,11 +78,14 @@ class Record:
         if self.location is not None:
             where = self.location
             data["at"] = [where.segment, where.offset, where.size_bytes, where.xxh3]
+        if self.payload is not None:
+            data["payload"] = [self.payload.name, dict(self.payload.parameters)]
         return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any], *, rank: int) -> Record:
         layout, same_as, where = data.get("layout"), data.get("same_as"), data.get("at")
+        payload = data.get("payload")
         return cls(
             id=TensorId.parse(data["id"]),
             rank=rank,
@@ -87,6 +101,9 @@ class Record:
             location=None
             if where is None
             else Location(segment=where[0], offset=where[1], size_bytes=where[2], xxh3=where[3]),
+            payload=None
+            if payload is None
+            else PayloadRef(name=str(payload[0]), parameters=dict(payload[1])),
         )
 
     def at(self, location: Location) -> Record:

@@ -13,7 +13,7 @@ import torch
 
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.trace.dtypes import torch_dtype
+from ttrace.trace.payload import Span, payload_of
 from ttrace.trace.spans import SpanReader
 
 # Chosen: 4 MB of fp32, small beside the interpreter, large beside the cost of a call (about 0.1
@@ -113,18 +113,16 @@ class BlockReader:
 
     def _read_slab(self, record: Record, local: Sequence[slice], split: int) -> torch.Tensor:
         """Local indices of the dims up to `split`, all of the trailing dims: one span."""
-        dtype = torch_dtype(record.dtype)
+        payload = payload_of(record)
         trailing = record.shape[split + 1 :]
         first = 0
         for size, part in zip(record.shape[: split + 1], local, strict=False):
             first = first * size + part.start
         leading = [part.stop - part.start for part in local[: split + 1]]
         count = math.prod(leading) * math.prod(trailing)
-        slab = self._slab.take((count,), dtype)
-        start_bytes = first * math.prod(trailing) * dtype.itemsize
-        into = self._slab.bytes(count * dtype.itemsize)
-        self._spans.read(record, start_bytes, count * dtype.itemsize, into)
-        return slab.reshape((*leading, *trailing))
+        room = self._slab.take((count,), payload.read_dtype(record))
+        span = Span(record, first * math.prod(trailing), room, self._spans.read)
+        return payload.read(span).reshape((*leading, *trailing))
 
 
 class _Scratch:
@@ -139,13 +137,10 @@ class _Scratch:
             self._bytes = torch.empty(size_bytes, dtype=torch.uint8)
         return self._bytes[:size_bytes].view(dtype).reshape(tuple(shape))
 
-    def bytes(self, size_bytes: int) -> memoryview:
-        return self._bytes.numpy().data.cast("B")[:size_bytes]
-
 
 def common_dtype(pieces: Sequence[Piece]) -> torch.dtype:
     """The dtype in which the pieces can be put together; sums are made in at least fp32."""
-    dtypes = {torch_dtype(record.dtype) for piece in pieces for record in piece.records}
+    dtypes = {payload_of(r).read_dtype(r) for piece in pieces for r in piece.records}
     if len(dtypes) == 1 and all(_is_plain(piece) for piece in pieces):
         return next(iter(dtypes))
     wide = any(dtype == torch.float64 or not dtype.is_floating_point for dtype in dtypes)

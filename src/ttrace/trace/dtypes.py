@@ -1,11 +1,11 @@
-"""Dtypes: how a record names them, how torch does, and how safetensors does."""
+"""Dtypes: how a record names them, what torch and safetensors call them, and how fine they are."""
 
 from __future__ import annotations
 
 import torch
 
-# safetensors' names for torch's dtypes. One that is not here (complex64, say) is stored as bytes.
-DTYPE_NAMES = {
+# A dtype that safetensors cannot name (complex64, say) is not here: it is stored as bytes.
+_SAFETENSORS_NAMES = {
     "bool": "BOOL",
     "uint8": "U8",
     "int8": "I8",
@@ -22,22 +22,28 @@ DTYPE_NAMES = {
     "float32": "F32",
     "float64": "F64",
 }
+BYTE = "U8"  # safetensors' name for bytes that are no numbers of their own
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype in a record: bfloat16, not torch.bfloat16."""
+    """A record names a dtype so: bfloat16, not torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of a record; ValueError where this torch does not have it."""
+    """The dtype of this name; ValueError where this torch does not have it."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"torch {torch.__version__} has no dtype {name!r}")
     return dtype
 
 
-def eps_of(name: str) -> float:
-    """The machine epsilon of a dtype; 0 for whole numbers."""
-    dtype = torch_dtype(name)
-    return float(torch.finfo(dtype).eps) if dtype.is_floating_point else 0.0
+def safetensors_name(name: str) -> str | None:
+    """The word of safetensors for a dtype; None where it has none, so that bytes are stored."""
+    return _SAFETENSORS_NAMES.get(name)
+
+
+def eps_of(dtype: str | torch.dtype) -> float:
+    """The machine epsilon of a dtype, or of the dtype of this name; 0 for whole numbers."""
+    found = torch_dtype(dtype) if isinstance(dtype, str) else dtype
+    return float(torch.finfo(found).eps) if found.is_floating_point else 0.0

@@ -17,6 +17,7 @@ import xxhash
 
 FORMAT = "ttrace"
 VERSION = 1
+VERSION_WITH_PAYLOADS = 2  # version 1, with at least one record that is no full payload
 
 MANIFEST = "manifest.json"
 JOURNAL = "journal.jsonl"

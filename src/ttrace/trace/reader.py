@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, TraceNotFound, TTraceError, UnsupportedTrace
 from ttrace.trace import journal
-from ttrace.trace.dtypes import torch_dtype
-from ttrace.trace.spans import SpanReader, own_file, own_segment, too_short
+from ttrace.trace.payload import payload_of
+from ttrace.trace.spans import own_file, own_segment, too_short
 
-__all__ = ["RankTrace", "SpanReader", "Trace"]
-
+_VERSIONS = (journal.VERSION, journal.VERSION_WITH_PAYLOADS)
 _RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
 _MAX_WORLD_SIZE = 1 << 24  # chosen: above any cluster, while all missing ranks can still be listed
 
@@ -134,6 +132,8 @@ def _read_rank(root: Path, folder: Path, rank: int) -> RankTrace:
                 continue
             record = Record.from_json(value, rank=rank)
             _check_fields(record)
+        except UnsupportedTrace:
+            raise
         except _MALFORMED as error:
             raise CorruptTrace(
                 f"{path}:{number}: the journal of rank {rank} is damaged at this line: "
@@ -149,7 +149,7 @@ def _read_manifest(root: Path, path: Path, rank: int) -> RankInfo:
     try:
         data: dict[str, Any] = json.loads(path.read_bytes())
         format_, version = data["format"], data["version"]
-        if format_ == journal.FORMAT and version == journal.VERSION:
+        if format_ == journal.FORMAT and version in _VERSIONS:
             info = RankInfo.from_json(data)
             size = info.world_size
             if info.rank != rank or type(size) is not int or not rank < size <= _MAX_WORLD_SIZE:
@@ -166,8 +166,8 @@ def _read_manifest(root: Path, path: Path, rank: int) -> RankInfo:
             f"written by ttrace"
         )
     raise UnsupportedTrace(
-        f"{path} has version {version!r} of the trace format, this ttrace reads version "
-        f"{journal.VERSION}: upgrade ttrace to read it"
+        f"{path} has version {version!r} of the trace format, this ttrace reads versions "
+        f"{' and '.join(map(str, _VERSIONS))}: upgrade ttrace to read it"
     )
 
 
@@ -191,7 +191,7 @@ def _check_fields(record: Record) -> None:
         return
     if not isinstance(where.segment, str):
         raise ValueError(f"{record.id} needs the name of a file, found {where.segment!r}")
-    expected = math.prod(record.shape) * torch_dtype(record.dtype).itemsize
+    expected = payload_of(record).size_bytes(record)
     if where.size_bytes != expected:
         raise ValueError(
             f"{record.id} has {where.size_bytes} bytes, but {record.dtype} {record.shape} takes "

@@ -23,7 +23,7 @@ import xxhash
 
 from ttrace.core.record import Location
 from ttrace.errors import UsageError
-from ttrace.trace.dtypes import DTYPE_NAMES
+from ttrace.trace.dtypes import BYTE, safetensors_name
 
 ALIGNMENT = 64  # a cache line, and the widest vector load
 MAX_BYTES = 1 << 30  # chosen: large enough that rolling costs nothing, small enough to copy around
@@ -55,8 +55,10 @@ class SegmentWriter:
         self._count = 0
         self._current: _Segment | None = None
 
-    def append(self, data: memoryview, *, dtype: str, shape: Sequence[int], name: str) -> Location:
-        """Write the bytes of a tensor; where they are, and their checksum.
+    def append(
+        self, data: memoryview, *, dtype: str | None, shape: Sequence[int], name: str
+    ) -> Location:
+        """Write bytes, those of a tensor where a dtype is given; where they are, with a checksum.
 
         A failed write (a full disk) raises OSError and leaves all earlier tensors as they were.
         """
@@ -67,10 +69,10 @@ class SegmentWriter:
                 self._folder / f"seg-{self._count:05d}.safetensors", self._header_bytes
             )
             self._count += 1
-        stored = DTYPE_NAMES.get(dtype)
+        stored = safetensors_name(dtype) if dtype else None
         return self._current.append(
             data,
-            dtype=stored or "U8",
+            dtype=stored or BYTE,
             shape=shape if stored else (data.nbytes,),
             name=name[:_NAME_CHARS],
         )
@@ -119,7 +121,7 @@ class _Segment:
                 os.ftruncate(self._fd, self._end)
             raise
         if gap:
-            self._enter(f"__pad{self._pads}", "U8", (gap,), offset - gap, gap)
+            self._enter(f"__pad{self._pads}", BYTE, (gap,), offset - gap, gap)
             self._pads += 1
         while name in self._names:
             name = f"{name}~{len(self._names)}"

@@ -2,11 +2,12 @@
 
 Enters: records of a trace. Leaves: their bytes, or an error that names the record with other bytes.
 Spans are read into buffers of the caller, and files are never mapped: mapped pages count as memory
-of the process. It must not know how a journal is read, nor what the bytes mean.
+of the process. It must not know how a journal is read; what the bytes mean, a payload knows.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import OrderedDict
@@ -21,7 +22,7 @@ import xxhash
 from ttrace.core.record import Location, Record
 from ttrace.errors import CorruptTrace, UsageError
 from ttrace.trace import journal
-from ttrace.trace.dtypes import torch_dtype
+from ttrace.trace.payload import Span, payload_of
 
 _SEGMENT = re.compile(r"seg-[0-9]{5,9}\.safetensors")
 _OPEN_FILES = 64  # chosen: far below the usual limit of 1024 for a process
@@ -107,10 +108,11 @@ class SpanReader:
 
     def load(self, record: Record) -> torch.Tensor:
         """The whole tensor of a record, verified."""
-        data = torch.empty(_location(record).size_bytes, dtype=torch.uint8)
-        self.read(record, 0, data.numel(), data.numpy().data)
+        payload = payload_of(record)
+        room = torch.empty(math.prod(record.shape), dtype=payload.read_dtype(record))
+        values = payload.read(Span(record, 0, room, self.read))
         self.finish(record)
-        return data.view(torch_dtype(record.dtype)).reshape(record.shape)
+        return values.reshape(record.shape)
 
     def _fill(self, record: Record, location: Location, start: int, buffer: memoryview) -> None:
         fd, position = self._open(record, location), location.offset + start

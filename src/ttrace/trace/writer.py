@@ -23,6 +23,7 @@ from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import UsageError
 from ttrace.trace import journal
 from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.segment import SegmentWriter
 
 
@@ -34,25 +35,29 @@ class TraceWriter:
         self._lock = threading.Lock()
         self._fd = _claim(self.folder, info.rank)
         self._segments = SegmentWriter(self.folder)
+        self._info = info
+        self._version = journal.VERSION
         try:
-            _write_manifest(self.folder, info)
+            _write_manifest(self.folder, info, self._version)
         except BaseException:
             os.close(self._fd)
             raise
 
-    def write(self, record: Record, tensor: torch.Tensor) -> Record:
-        """Write the bytes of `tensor`, then the journal line; the record with its location."""
+    def write(self, record: Record, tensor: torch.Tensor, payload: Payload = FULL) -> Record:
+        """Write `tensor` in the form of `payload`, then the line; the record with its location."""
         if record.shape != tuple(tensor.shape) or record.dtype != dtype_name(tensor.dtype):
             raise UsageError(
                 f"the record of {record.id} says {record.dtype} {record.shape}, its tensor is "
                 f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
             )
-        data = tensor_bytes(tensor)
+        record, data = payload.encode(record, tensor)
         with self._lock:
             self._require_open()
+            if record.payload is not None:
+                self._require_version(journal.VERSION_WITH_PAYLOADS)
             location = self._segments.append(
                 data,
-                dtype=record.dtype,
+                dtype=record.dtype if record.payload is None else None,
                 shape=record.shape,
                 name=f"{record.id}@mb{record.microbatch}",
             )
@@ -77,6 +82,12 @@ class TraceWriter:
                 fd, self._fd = self._fd, -1
                 os.close(fd)
 
+    def _require_version(self, version: int) -> None:
+        """Raise the version before the first record that an older reader could not read."""
+        if self._version < version:
+            _write_manifest(self.folder, self._info, version)
+            self._version = version
+
     def _require_open(self) -> None:
         if self._fd < 0:
             raise UsageError(f"the trace in {self.folder} is closed: nothing can be added to it")
@@ -88,13 +99,6 @@ class TraceWriter:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-
-
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The memory of a CPU tensor in row-major order; copied only when it is not contiguous."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # numpy knows neither bf16 nor fp8, and a 0-dim tensor cannot be viewed as bytes.
-    return plain.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _claim(folder: Path, rank: int) -> int:
@@ -113,8 +117,8 @@ def _claim(folder: Path, rank: int) -> int:
     )
 
 
-def _write_manifest(folder: Path, info: RankInfo) -> None:
-    manifest = {"format": journal.FORMAT, "version": journal.VERSION, **info.to_json()}
+def _write_manifest(folder: Path, info: RankInfo, version: int) -> None:
+    manifest = {"format": journal.FORMAT, "version": version, **info.to_json()}
     temporary = folder / f"{journal.MANIFEST}.tmp"
     temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
     temporary.replace(folder / journal.MANIFEST)

@@ -25,6 +25,7 @@ from ttrace.trace import journal
 from ttrace.trace.reader import Trace
 from ttrace.trace.writer import TraceWriter
 
+NEWER = journal.VERSION_WITH_PAYLOADS + 1
 OUTPUT = "step0/second:output.0"
 ROOT = Path(__file__).parents[3]
 
@@ -204,9 +205,9 @@ class TestDamage:
         check(recorded / "good", good).require(2, f"{file}:1: the journal of rank 0 is damaged")
 
     def test_a_newer_format_says_to_upgrade(self, recorded: Path, good: Path) -> None:
-        edit_manifest(good, version=journal.VERSION + 1)
+        edit_manifest(good, version=NEWER)
         outcome = check(recorded / "good", good)
-        outcome.require(2, f"version {journal.VERSION + 1} of the trace format", "upgrade ttrace")
+        outcome.require(2, f"version {NEWER} of the trace format", "upgrade ttrace")
 
 
 class TestAskingForATensor:

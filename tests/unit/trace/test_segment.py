@@ -15,13 +15,17 @@ from safetensors.torch import load_file
 
 from ttrace.core.record import Location
 from ttrace.errors import UsageError
-from ttrace.trace.dtypes import DTYPE_NAMES, dtype_name
+from ttrace.trace.dtypes import dtype_name, safetensors_name
+from ttrace.trace.payload import tensor_bytes
 from ttrace.trace.segment import ALIGNMENT, SegmentWriter
-from ttrace.trace.writer import tensor_bytes
 
 SMALL_HEADER = 1 << 14
 BYTES_ONLY = (torch.complex64, torch.complex128, torch.float8_e4m3fnuz, torch.float8_e8m0fnu)
-DTYPES = tuple(getattr(torch, name) for name in DTYPE_NAMES)
+DTYPES = tuple(
+    dtype
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    if safetensors_name(dtype_name(dtype))
+)
 SHAPES = ((), (0,), (3, 0, 2), (1,), (5, 7), (2, 3, 4))
 
 

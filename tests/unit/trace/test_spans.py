@@ -12,9 +12,10 @@ from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, UsageError
 from ttrace.trace import spans
 from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.payload import tensor_bytes
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
-from ttrace.trace.writer import TraceWriter, tensor_bytes
+from ttrace.trace.writer import TraceWriter
 
 
 def write_one(root: Path, tensor: torch.Tensor, *, rank: int = 0, world_size: int = 1) -> Record:

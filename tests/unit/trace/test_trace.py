@@ -22,9 +22,11 @@ from ttrace.core.record import ModuleInfo, RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, TraceNotFound, UnsupportedTrace, UsageError
 from ttrace.trace import journal
 from ttrace.trace.dtypes import dtype_name
-from ttrace.trace.reader import SpanReader, Trace
+from ttrace.trace.payload import tensor_bytes
+from ttrace.trace.reader import Trace
 from ttrace.trace.segment import HEADER_BYTES
-from ttrace.trace.writer import TraceWriter, tensor_bytes
+from ttrace.trace.spans import SpanReader
+from ttrace.trace.writer import TraceWriter
 
 SUMMARY = Summary(steps=1, hooks_expected=3, hooks_fired=2, unfired=("step0/a:grad_input.0",))
 DTYPES = (
@@ -400,8 +402,8 @@ def test_folder_without_ranks_is_not_found_and_told_what_it_should_hold(tmp_path
 
 def test_newer_version_is_refused_with_both_versions(tmp_path: Path) -> None:
     write_trace(tmp_path, torch.ones(2))
-    edit_manifest(tmp_path, version=2)
-    with pytest.raises(UnsupportedTrace, match=r"version 2 .*reads version 1: upgrade ttrace"):
+    edit_manifest(tmp_path, version=3)
+    with pytest.raises(UnsupportedTrace, match=r"version 3 .*reads versions 1 and 2: upgrade"):
         Trace.open(tmp_path)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ttrace.analysis.diagnose.suspect import Suspect
+from ttrace.trace.dtypes import dtype_name
 
 _MOST_PARTS = 64  # chosen: every part is compared with every other
 _FEWEST = 16  # chosen: below so many elements for each fitted number anything fits
@@ -153,7 +154,7 @@ def _rounded(suspect: Suspect) -> Iterator[str]:
     """Exact: every value is one of the lower precision, which the reference's are not."""
     for dtype in _LOWER:
         if not _is_in(suspect.expected, dtype) and _is_in(suspect.found, dtype):
-            name = str(dtype).removeprefix("torch.")
+            name = dtype_name(dtype)
             yield f"every value is one of {name}, the reference's are not: it was rounded to that"
 
 

@@ -34,7 +34,7 @@ from ttrace.analysis.tolerance.yardstick import Yardstick, yardsticks
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.readings import Statistic
 from ttrace.core.results import Limit, Tolerance
-from ttrace.trace.dtypes import torch_dtype
+from ttrace.trace.dtypes import eps_of, torch_dtype
 
 __all__ = [
     "FACTOR",
@@ -97,7 +97,7 @@ def _tolerance(
     wider = widening(yardstick.dtype, isolated=isolated)
     factor = FACTOR * wider
     noise = yardstick.noise_norm
-    floor, source = _floor(id_, yardstick, float(torch.finfo(dtype).eps), peers)
+    floor, source = _floor(id_, yardstick, eps_of(dtype), peers)
     if summary_floor > floor:
         floor, source = summary_floor, "noise of the tensors it summarises"
     if noise >= floor:
@@ -119,7 +119,7 @@ def _floor(id_: TensorId, yardstick: Yardstick, eps: float, peers: Peers) -> tup
     norm = yardstick.reference_norm
     if id_.kind is Kind.GRAD_NORM:
         # Added up in fp32; in a lower dtype only the few results of its steps are rounded.
-        few = max(eps, SCALAR_FLOOR_EPS * float(torch.finfo(torch.float32).eps))
+        few = max(eps, SCALAR_FLOOR_EPS * eps_of(torch.float32))
         return few * norm, "rounding of a norm"
     if id_.kind is Kind.PARAM_AFTER:
         return yardstick.jump, "what rounding does to one element of the update"

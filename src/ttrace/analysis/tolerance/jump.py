@@ -15,7 +15,7 @@ import torch
 
 from ttrace.core.logical import LogicalTensor
 from ttrace.trace.blocks import BlockReader, blocks
-from ttrace.trace.dtypes import torch_dtype
+from ttrace.trace.dtypes import eps_of
 
 # Chosen: noise beyond 6 times its root mean square has a probability of 1e-9 when normal.
 _REACH = 6.0
@@ -34,7 +34,7 @@ def largest_jump(
     An update changes at most by the share by which its gradient does, and by no more than its sign.
     """
     reach = _REACH * gradient_noise / math.sqrt(max(1, gradient.volume))
-    eps = torch.finfo(torch_dtype(after.dtype)).eps
+    eps = eps_of(after.dtype)
     jump = 0.0
     for start, stop in blocks(after.shape):
         old, slope, new = (

@@ -1,0 +1,180 @@
+"""Payloads: the forms in which the bytes of a record hold its tensor.
+
+Enters: a record with its tensor, in a training run; later a span of a record, in a check. Leaves:
+the bytes to be stored; later values. Every payload but the full one comes from a package that
+names a class in the entry point group `ttrace.payloads`:
+
+    [project.entry-points."ttrace.payloads"]
+    int8_blocks = "my_package:Int8Blocks"
+
+It must not know where bytes are stored, nor what values are compared with.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from importlib import metadata
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+
+from ttrace.core.record import Record
+from ttrace.errors import UnsupportedTrace, UsageError
+from ttrace.trace.dtypes import torch_dtype
+
+GROUP = "ttrace.payloads"
+
+
+class Fetch(Protocol):
+    """Reads bytes of a record, as `SpanReader.read` does."""
+
+    def __call__(
+        self, record: Record, start: int, size: int, into: memoryview | None
+    ) -> memoryview: ...
+
+
+class Span(NamedTuple):
+    """Elements first : first + len(room) of a record, its dims flattened in row-major order.
+
+    `room` is memory that the values may be put into; it has the dtype that `read_dtype` names.
+    """
+
+    record: Record
+    first: int
+    room: torch.Tensor
+    fetch: Fetch
+
+    def bytes(self, start: int, size: int, into: memoryview | None = None) -> memoryview:
+        """Bytes start : start + size of the record, at the front of `into` or in new memory."""
+        return self.fetch(self.record, start, size, into)
+
+
+class Payload(ABC):
+    """One form of storing tensors. A class without state: a new object of it is made to read."""
+
+    name: ClassVar[str]
+    on_device: ClassVar[bool] = False  # whether `encode` gets tensors before they come to the CPU
+
+    def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
+        """Whether this tensor is stored so; `asked`: the run asked for this payload by its name.
+
+        A payload for a class of quantised tensors takes those, asked or not.
+        """
+        return asked and tensor.is_floating_point()
+
+    @abstractmethod
+    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview]:
+        """The record as the journal shall have it, and the bytes of the tensor.
+
+        Its `payload` names this class and what `read` must know. Its dtype says how fine the values
+        are, its shape and layout what a read gives; all three are those of the tensor beforehand.
+        """
+
+    @abstractmethod
+    def size_bytes(self, record: Record) -> int:
+        """How many bytes such a record must have; ValueError where its parameters cannot be."""
+
+    def read_dtype(self, record: Record) -> torch.dtype:
+        """The dtype of the values that `read` gives."""
+        return torch.float32
+
+    @abstractmethod
+    def read(self, span: Span) -> torch.Tensor:
+        """The values of a span, flat."""
+
+
+class FullPayload(Payload):
+    """Every element as it stands in memory: the default, and the only payload of version 1."""
+
+    name = "full"
+
+    def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
+        return True
+
+    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview]:
+        return record, tensor_bytes(tensor)
+
+    def size_bytes(self, record: Record) -> int:
+        return math.prod(record.shape) * torch_dtype(record.dtype).itemsize
+
+    def read_dtype(self, record: Record) -> torch.dtype:
+        return torch_dtype(record.dtype)
+
+    def read(self, span: Span) -> torch.Tensor:
+        item, room = span.room.itemsize, span.room.view(torch.uint8).numpy().data
+        span.bytes(span.first * item, room.nbytes, room)
+        return span.room
+
+
+FULL = FullPayload()
+
+
+def payload_named(name: str) -> Payload:
+    """The payload that a run asks for; UsageError where no package brings it."""
+    payload = _installed().usable.get(name)
+    if payload is None:
+        raise UsageError(f"the payload {name!r} was asked for, {_lacking(name)}")
+    return payload
+
+
+def payload_for(tensor: torch.Tensor, asked: Payload) -> Payload:
+    """The first payload that takes this tensor; the full one, which comes last, takes all."""
+    usable = _installed().usable.values()
+    return next(payload for payload in usable if payload.takes(tensor, asked=payload is asked))
+
+
+def payload_of(record: Record) -> Payload:
+    """The payload that reads a record; UnsupportedTrace where no package here brings it."""
+    if record.payload is None:
+        return FULL
+    name = record.payload.name
+    payload = _installed().usable.get(name)
+    if payload is None:
+        raise UnsupportedTrace(
+            f"{record.id} of rank {record.rank} is stored in the payload {name!r}, {_lacking(name)}"
+        )
+    return payload
+
+
+def forget_installed() -> None:
+    """Look for packages again at the next question: they changed since the last one."""
+    _installed.cache_clear()
+
+
+class _Installed(NamedTuple):
+    usable: dict[str, Payload]  # by name, the full one last
+    problems: dict[str, str]  # by the name of the entry point; another package's fault ends no run
+
+
+@functools.cache
+def _installed() -> _Installed:
+    usable: dict[str, Payload] = {}
+    problems: dict[str, str] = {}
+    found = {(point.name, point.value): point for point in metadata.entry_points(group=GROUP)}
+    for (name, value), point in sorted(found.items()):
+        try:
+            payload: Payload = point.load()()
+            if payload.name != name or name in (FULL.name, *usable):
+                raise UsageError(f"its class is called {payload.name!r}, or there is another")
+        except Exception as error:  # noqa: BLE001  (another package's fault must not end the run)
+            problems[name] = f"{value} failed: {type(error).__name__}: {error}"
+        else:
+            usable[name] = payload
+    return _Installed({**usable, FULL.name: FULL}, problems)
+
+
+def _lacking(name: str) -> str:
+    installed = _installed()
+    problem = installed.problems.get(name)
+    names = ", ".join(sorted(installed.usable))
+    why = f"whose class {problem}" if problem else f"but there is only {names}"
+    return f"{why}; install the package that brings it (entry point group {GROUP})"
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The memory of a CPU tensor in row-major order; copied only when it is not contiguous."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # numpy knows neither bf16 nor fp8, and a 0-dim tensor cannot be viewed as bytes.
+    return plain.reshape(-1).view(torch.uint8).numpy().data
