@@ -14,6 +14,7 @@ from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.launch import TracedRun
+from ttrace.report.wording import phase, where
 from zoo.native.case import Case, Place
 
 _REFERENCE, _TWIN, _BUGGY = "reference", "twin", "bug"
@@ -43,7 +44,7 @@ class Outcome:
 
     @property
     def named(self) -> tuple[Place, ...]:
-        return tuple((culprit.where, culprit.part) for culprit in self.isolated.culprits)
+        return tuple((where(culprit), phase(culprit)) for culprit in self.isolated.culprits)
 
     @property
     def is_seen_by_norm(self) -> bool:

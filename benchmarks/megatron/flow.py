@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.megatron.cases import Case
 from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult, Verdict
+from ttrace.report.view import findings
 from zoo.megatron.registry import BUGS
 from zoo.megatron.training import MODEL_FIELDS, isolate, trace, trace_reference
 from zoo.workers import WorkerPool
@@ -40,8 +41,8 @@ class Outcome:
         return {
             "exit_code": self.plain.exit_code,
             "isolated_exit_code": None if self.isolated is None else self.isolated.exit_code,
-            "named": [[c.where, c.part, c.reason] for c in self.source.culprits],
-            "named_plain": [[c.where, c.part] for c in self.plain.culprits],
+            "named": [[f.where, f.phase, f.reason] for f in findings(self.source)],
+            "named_plain": [[f.where, f.phase] for f in findings(self.plain)],
             "tensors": len(tensors),
             "judged": sum(r.verdict not in (Verdict.UNDECIDED, Verdict.EXTRA) for r in tensors),
             "largest": _largest(r.ratio for r in tensors),

@@ -5,16 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
+from tests.support.tracing import (
+    PARTS,
+    TrainConfig,
+    check,
+    explain,
+    places,
+    trace_here,
+    trace_in_pool,
+)
+from ttrace.core.blame import Mistake
 from ttrace.demo.bugs import BUGS, Bug
 from zoo.workers import WorkerPool
 
 CANDIDATE = TrainConfig(dp=2, tp=2, microbatches=2)
 # What the culprit is said to look like; nothing for bugs whose undoing needs what no rank holds.
 DIAGNOSES = {
-    "norm-grad-unsynced": "their sum equals the reference: an all-reduce is missing",
-    "dp-scale": "2 times the reference, and 2 is the size of dp",
-    "row-bias": "every row is off by the same vector",
+    "norm-grad-unsynced": Mistake.MISSING_ALL_REDUCE,
+    "dp-scale": Mistake.SUM_FOR_MEAN,
+    "row-bias": Mistake.SAME_VECTOR_IN_EVERY_ROW,
 }
 
 
@@ -38,6 +47,6 @@ def test_bug_is_found_and_its_place_named(
     config = replace(CANDIDATE, dtype=dtype, bug=bug.name)
     result = check(plain, trace_in_pool(config, tmp_path / "candidate", pool), perturbed=[noisy])
     assert result.exit_code == 1
-    named = [(culprit.where, culprit.part) for culprit in result.culprits]
-    assert named == [(bug.culprit, PARTS[bug.where])], explain(result)
-    assert DIAGNOSES.get(bug.name, "") in result.culprits[0].reason
+    assert places(result) == [(bug.culprit, PARTS[bug.where])], explain(result)
+    found = result.culprits[0].diagnosis
+    assert (found and found.mistake) == DIAGNOSES.get(bug.name)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
 from tests.support.flow import Side, compare_and_isolate
-from tests.support.tracing import explain
+from tests.support.tracing import explain, places
 from zoo.workers import WorkerPool
 
 WIDTH, BATCH = 12, 8
@@ -95,8 +95,7 @@ def test_mistake_is_named(
     candidate = Side(train=train, ranks=2, arguments=(mistake,))
     flow = compare_and_isolate(Side(train=train), candidate, tmp_path, pool, steps=3)
     assert flow.plain.exit_code == 1
-    found = [(culprit.where, culprit.part) for culprit in flow.isolated.culprits]
-    assert found == named, explain(flow.isolated)
+    assert places(flow.isolated) == named, explain(flow.isolated)
 
 
 def test_correct_twin_passes(pool: WorkerPool, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from torch.nn.utils import clip_grad_norm_
 
 import ttrace
 from tests.support.capturing import record
-from tests.support.tracing import explain
+from tests.support.tracing import explain, places
+from ttrace.core.blame import Stage
 
 
 class WeightGradient(torch.autograd.Function):
@@ -101,7 +102,7 @@ def test_the_stage_of_a_mistake_is_named(
     plain, noisy = references
     result = ttrace.check(plain, train(tmp_path / "candidate", **mistake), perturbed=[noisy])
     assert result.exit_code == 1
-    assert [(c.where, c.part) for c in result.culprits] == [(where, part)], explain(result)
+    assert places(result) == [(where, part)], explain(result)
 
 
 def test_the_twin_of_all_passes(references: tuple[Path, Path], tmp_path: Path) -> None:
@@ -130,4 +131,5 @@ def test_clipping_on_one_side_only_is_named(clips: str, tmp_path: Path) -> None:
     result = ttrace.check(
         trace("reference"), trace("candidate"), perturbed=[trace("noisy reference", noise=1)]
     )
-    assert [culprit.where for culprit in result.culprits] == ["gradient clipping"], explain(result)
+    stages = [culprit.blame.stage for culprit in result.culprits]
+    assert stages == [Stage.GRADIENT_CLIPPING], explain(result)

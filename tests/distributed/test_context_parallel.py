@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
 from tests.support.flow import Side, compare_and_isolate
-from tests.support.tracing import explain
+from tests.support.tracing import explain, places
 from zoo.workers import WorkerPool
 
 WIDTH, HEADS, VOCAB, BATCH, LENGTH = 16, 2, 48, 4, 16
@@ -151,5 +151,5 @@ def test_gradient_that_stays_on_its_rank_is_named(pool: WorkerPool, tmp_path: Pa
     candidate = Side(train=train, ranks=2, arguments=(2, True, True))
     flow = compare_and_isolate(Side(train=train), candidate, tmp_path, pool)
     assert flow.plain.exit_code == 1
-    named = [(culprit.where, culprit.part) for culprit in flow.isolated.culprits]
+    named = places(flow.isolated)
     assert named == [("layers.1", "backward")]

@@ -1,12 +1,20 @@
 """Isolation names what is wrong by itself: every bug exactly, several at once, and nothing else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.tracing import PARTS, TrainConfig, check, explain, trace_here, trace_in_pool
+from tests.support.tracing import (
+    PARTS,
+    TrainConfig,
+    check,
+    explain,
+    places,
+    trace_here,
+    trace_in_pool,
+)
 from ttrace.analysis.check import check_isolated
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
@@ -62,10 +70,6 @@ def isolate(
     return run
 
 
-def named(result: CheckResult) -> Sequence[tuple[str, str]]:
-    return [(culprit.where, culprit.part) for culprit in result.culprits]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_isolated_reference_is_bitwise_the_reference(
     dtype: str, tapped: Callable[[TrainConfig], tuple[Path, ...]]
@@ -93,9 +97,9 @@ def test_isolated_correct_candidate_passes(layout: str, dtype: str, isolate: Iso
 )
 def test_isolation_names_the_bug_and_nothing_else(bug: Bug, isolate: Isolated) -> None:
     config = TrainConfig(dp=2, tp=2, microbatches=2, bug=bug.name)
-    assert named(isolate(config)) == [(bug.culprit, PARTS[bug.where])]
+    assert places(isolate(config)) == [(bug.culprit, PARTS[bug.where])]
 
 
 def test_isolation_names_the_bug_in_bfloat16(isolate: Isolated) -> None:
     config = TrainConfig(dp=2, tp=2, microbatches=2, dtype="bfloat16", bug="rope-positions")
-    assert named(isolate(config)) == [("layers.1.attention", "forward")]
+    assert places(isolate(config)) == [("layers.1.attention", "forward")]

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import ttrace
 from tests.support.flow import Side, compare_and_isolate
-from tests.support.tracing import explain
+from tests.support.tracing import explain, places
 from zoo.workers import WorkerPool
 
 WIDTH, VOCAB, LAYERS, BATCH, LENGTH, MICROBATCHES = 16, 32, 4, 8, 6, 4
@@ -136,5 +136,5 @@ def test_bug_in_the_second_stage_is_named(pool: WorkerPool, tmp_path: Path) -> N
     candidate = Side(train=train_pipeline, ranks=2, arguments=("1f1b", 1, True))
     flow = compare_and_isolate(Side(train=train_whole), candidate, tmp_path, pool)
     assert flow.plain.exit_code == 1
-    named = [(culprit.where, culprit.part) for culprit in flow.isolated.culprits]
+    named = places(flow.isolated)
     assert named == [("layers.2.up", "forward")]

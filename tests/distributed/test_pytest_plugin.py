@@ -45,7 +45,7 @@ def test_forgotten_reduction_fails_with_everything_in_the_message(tmp_path: Path
     kept = tmp_path / "kept/test_mlp.test_tensor_parallel_equals_one_device"
     for words in (
         "NotEquivalent: NOT EQUIVALENT: mlp, forward",
-        "culprit: mlp, forward: given the reference's values, output of mlp is wrong",
+        "root cause: mlp, forward: given the reference's values, output of mlp is wrong",
         "each rank holds a part and their sum equals the reference: an all-reduce is missing",
         "worst place: step0/mlp:output.0",
         "allowed: error norm",

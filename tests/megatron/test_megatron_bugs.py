@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tracing import places
 from ttrace.analysis.check import check
 from zoo.megatron.cpu import on_cpu
 from zoo.megatron.registry import BUGS, all_bugs
@@ -46,7 +47,7 @@ def test_a_planted_bug_is_named(
 
     assert result.exit_code == 1
     assert result.culprits
-    assert {(c.where, c.part) for c in result.culprits} <= bug.expected
+    assert set(places(result)) <= bug.expected
 
 
 def test_an_isolated_run_names_the_linear_inside_its_parent(
@@ -59,7 +60,7 @@ def test_an_isolated_run_names_the_linear_inside_its_parent(
         pool, tmp_path, candidate, bug.ranks, dict(bug.layout), reference={}, bug=bug.name
     )
 
-    assert {(c.where, c.part) for c in result.culprits} == bug.expected
+    assert set(places(result)) == bug.expected
 
 
 def test_every_bug_says_where_it_was_real() -> None:

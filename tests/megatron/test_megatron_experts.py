@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tracing import explain
+from tests.support.tracing import explain, places
 from ttrace.core.results import CheckResult
 from zoo.megatron.training import isolate, trace
 from zoo.workers import WorkerPool
@@ -39,7 +39,7 @@ def test_one_place_is_named(
     bug: str, where: str, part: str, layout: dict[str, Any], pool: WorkerPool, tmp_path: Path
 ) -> None:
     result = isolated(pool, tmp_path, layout, bug)
-    assert [(c.where, c.part) for c in result.culprits] == [(where, part)], explain(result)
+    assert places(result) == [(where, part)], explain(result)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

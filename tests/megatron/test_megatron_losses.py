@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tracing import explain
+from tests.support.tracing import explain, places
 from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult
 from zoo.megatron.training import MODEL_FIELDS, trace
@@ -68,5 +68,5 @@ def test_a_wrong_coefficient_is_named(
     tmp_path: Path,
 ) -> None:
     result = compared(pool, references, tmp_path, bug, **layout)
-    assert [(c.where, c.part) for c in result.culprits] == [(where, "forward")], explain(result)
-    assert "a constant factor of 2" in result.culprits[0].reason
+    assert places(result) == [(where, "forward")], explain(result)
+    assert "a constant factor of 2" in explain(result)

@@ -10,6 +10,7 @@ from tests.support.tracing import explain
 from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult
+from ttrace.report.view import findings
 from zoo.megatron.training import MODEL_FIELDS, isolate, trace
 from zoo.workers import WorkerPool
 
@@ -58,7 +59,7 @@ def test_the_report_says_which_is_wrong(
 ) -> None:
     result = compared(pool, references, tmp_path, bug, **layout)
     assert result.culprits
-    assert all(reason in culprit.reason for culprit in result.culprits), explain(result)
+    assert all(reason in finding.reason for finding in findings(result)), explain(result)
     assert all(
         id_.kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD)
         for c in result.culprits

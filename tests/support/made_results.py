@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.evidence import Detail, RowError, RunFacts, Shard
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.readings import Reading, Statistic
@@ -12,7 +13,6 @@ from ttrace.core.record import ModuleInfo
 from ttrace.core.results import (
     CheckResult,
     Coverage,
-    Culprit,
     Judgement,
     TensorResult,
     Tolerance,
@@ -176,9 +176,8 @@ def made(layers: int = 4, *, wrong_layer: int | None = None, ranks: int = 4) -> 
         if culprit is None
         else (
             Culprit(
-                where=culprit,
-                part="backward",
-                reason=f"the gradient it passes back, {failed[0]}, is the first wrong",
+                blame=Blame.of(culprit, phase=Phase.BACKWARD),
+                reason=Reason.GRADIENT_OF_INPUT,
                 evidence=tuple(failed[:2]),
             ),
         ),

@@ -10,6 +10,7 @@ from ttrace.analysis.check import check
 from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
 from ttrace.core.results import CheckResult
 from ttrace.demo.train import TrainConfig, prepare_process, train
+from ttrace.report import view, wording
 from zoo.workers import WorkerPool
 
 # What a report calls the part that a demo bug spoils.
@@ -62,9 +63,16 @@ def environment(config: TrainConfig, folder: Path, noise: int | None) -> dict[st
 def explain(result: CheckResult) -> str:
     """What a failing test should say."""
     first = [
-        f"{r.id} {r.verdict} {r.ratio} {r.note}" for r in (*result.failures, *result.undecided)
+        f"{r.id} {r.verdict} {r.ratio} {wording.note(r)}"
+        for r in (*result.failures, *result.undecided)
     ]
-    return "\n".join([*(f"{c.where}, {c.part}: {c.reason}" for c in result.culprits), *first[:5]])
+    named = [f"{finding.place}: {finding.reason}" for finding in view.findings(result)]
+    return "\n".join([*named, *first[:5]])
 
 
-__all__ = ["PARTS", "TrainConfig", "check", "explain", "trace_here", "trace_in_pool"]
+def places(result: CheckResult) -> list[tuple[str, str]]:
+    """Whom a result blames, as a report words it."""
+    return [(wording.where(culprit), wording.phase(culprit)) for culprit in result.culprits]
+
+
+__all__ = ["PARTS", "TrainConfig", "check", "explain", "places", "trace_here", "trace_in_pool"]

@@ -37,10 +37,11 @@ from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.sources import Source, opened, require_comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.alignment import Pair
+from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import as_terms
-from ttrace.core.results import CheckResult, Culprit, TensorResult
+from ttrace.core.results import CheckResult, TensorResult
 from ttrace.core.scale import Scales, declared_scale
 from ttrace.trace.blocks import BlockReader
 

@@ -85,14 +85,9 @@ class Source:
     def sizes(self) -> dict[str, int]:
         """Numbers by which a sum and a mean may be mistaken for each other."""
         ranks = self.trace.ranks.values()
-        sizes = {
-            f"the size of {axis}": size for axis, (_, size) in next(iter(ranks)).info.axes.items()
-        }
+        sizes = {axis: size for axis, (_, size) in next(iter(ranks)).info.axes.items()}
         microbatches = {record.microbatch for rank in ranks for record in rank.records}
-        return sizes | {
-            "the number of ranks": self.trace.world_size,
-            "the number of microbatches": len(microbatches),
-        }
+        return sizes | {"ranks": self.trace.world_size, "microbatches": len(microbatches)}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Blame: where in the model and when in the step something is itself wrong, as types.
+"""Blame: where in the model and when in the step something is itself wrong, and why, as types.
 
     Blame.of("layers.1.feed_forward", phase=Phase.BACKWARD) a module
     Blame.of("a", "b", phase=Phase.BACKWARD)                one of several: nothing tells which
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ttrace.core.ids import TensorId
 from ttrace.errors import UsageError
 
 
@@ -48,6 +49,96 @@ class Phase(StrEnum):
     BUFFER = "buffer"
 
 
+class Reason(StrEnum):
+    """Why a culprit is blamed: what the first tensor of its evidence is, and what still passes."""
+
+    # before the forward pass
+    NO_TENSOR_OF_IT = "no_tensor_of_it"
+    OTHER_PARAMETERS = "other_parameters"
+    GATHERED_PARAMETER = "gathered_parameter"
+    OTHER_DATA = "other_data"
+    # the first wrong tensor
+    FIRST_WRONG_OUTPUT = "first_wrong_output"
+    INPUT_FOR_CHILD = "input_for_child"
+    LOSS_ALONE = "loss_alone"
+    GRADIENT_OF_INPUT = "gradient_of_input"
+    GRADIENT_PASSED_BACK = "gradient_passed_back"
+    GRADIENT_OF_MODEL_OUTPUT = "gradient_of_model_output"
+    LOCAL_GRADIENT = "local_gradient"
+    ALL_LOCAL_GRADIENTS = "all_local_gradients"
+    # an isolated run
+    GIVEN_REFERENCE_VALUES = "given_reference_values"
+    CUT_OFF_FROM_AUTOGRAD = "cut_off_from_autograd"
+    # accumulation and reduction of gradients
+    ACCUMULATED_GRADIENT = "accumulated_gradient"
+    ALL_ACCUMULATED_GRADIENTS = "all_accumulated_gradients"
+    REDUCED_GRADIENT = "reduced_gradient"
+    DATA_PARALLEL_GRADIENT = "data_parallel_gradient"  # summed over data-parallel ranks only
+    FINALISED_GRADIENT = "finalised_gradient"  # after a sum over data-parallel ranks that passes
+    UNSEEN_LOCAL_GRADIENT = "unseen_local_gradient"  # reduced, and the local one was not recorded
+    COMMON_FACTOR = "common_factor"
+    REPLICAS_DISAGREE = "replicas_disagree"
+    ROUNDED_LOWER = "rounded_lower"
+    NO_COMMON_FACTOR = "no_common_factor"
+    # clipping, optimizer, buffers
+    NOT_THE_NORM = "not_the_norm"
+    CLIPPED_GRADIENTS = "clipped_gradients"
+    CLIPS_ALONE = "clips_alone"
+    OPTIMIZER_STATE = "optimizer_state"
+    NO_STATE = "no_state"
+    NEW_PARAMETER = "new_parameter"
+    ALL_NEW_PARAMETERS = "all_new_parameters"
+    PARAMETERS_BUT_NOT_COPIES = "parameters_but_not_copies"  # those in full precision pass
+    BUFFER = "buffer"
+    # of an older result file, in words that are not known any more
+    TOLD = "told"
+
+
+class Mistake(StrEnum):
+    """What kind of mistake a wrong tensor looks like: undoing it makes the tensor right."""
+
+    ALL_ZERO = "all_zero"
+    NOT_UPDATED = "not_updated"
+    MISSING_ALL_REDUCE = "missing_all_reduce"
+    MISSING_AVERAGE = "missing_average"
+    PARTS_EXCHANGED = "parts_exchanged"
+    PARTS_IN_OTHER_ORDER = "parts_in_other_order"
+    TRANSPOSED = "transposed"
+    ONE_PLACE_LATER = "one_place_later"
+    ONE_PLACE_EARLIER = "one_place_earlier"
+    OPPOSITE_SIGN = "opposite_sign"
+    SUM_FOR_MEAN = "sum_for_mean"
+    DIVIDED_TOO_OFTEN = "divided_too_often"
+    FACTOR_OF_EACH_PART = "factor_of_each_part"
+    SAME_VECTOR_IN_EVERY_ROW = "same_vector_in_every_row"
+    ROUNDED_LOWER = "rounded_lower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFactor:
+    """What some ranks hold is the reference's times a factor."""
+
+    ranks: tuple[int, ...]
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """A mistake, and what is known of it; fields that a mistake does not need stay empty.
+
+    A kind of mistake from outside has a name of its own and brings its sentence with it.
+    """
+
+    mistake: Mistake | str
+    dims: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()  # of parts: which part of the reference stands where
+    size: int = 0  # by what it was multiplied or divided
+    sizes: tuple[str, ...] = ()  # what has that size: a mesh axis, "ranks", "microbatches"
+    factors: tuple[PartFactor, ...] = ()
+    dtype: str = ""
+    sentence: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
     """Modules by their canonical paths (the root's is empty), or a stage, and the phase."""
@@ -70,3 +161,22 @@ class Blame:
     @classmethod
     def at(cls, stage: Stage, phase: Phase) -> Blame:
         return cls(stage=stage, phase=phase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A root cause: who is blamed, why, and the wrong tensors that say so, the first one first.
+
+    `count` of `total` tensors are wrong where a reason is about many; `steps` are those in which
+    an isolated run found it.
+    """
+
+    blame: Blame
+    reason: Reason
+    evidence: tuple[TensorId, ...]
+    count: int = 0
+    total: int = 0
+    factor: float | None = None
+    steps: tuple[int, ...] = ()
+    diagnosis: Diagnosis | None = None
+    told: str = ""  # the words of an older result file, where they are not known any more

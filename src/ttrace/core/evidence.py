@@ -1,19 +1,19 @@
-"""Details: what a person wants to see of one suspect tensor, as plain data.
+"""Evidence: what people want to see of one suspect tensor and of a run, as plain data.
 
     shards      rank 2 holds [0:4, 32:64], 8e5 times its share of the tolerance
     tiles       the error in at most 64 x 64 cells of the logical tensor
     ulp         how many elements are 0, 1, 2-3, 4-7 ... units in the last place off
     worst_rows  (3, 17) with an error of 0.2, held by rank 2
 
-Enters: what details.py computed. Leaves: JSON. Nothing is computed here.
+Values only: they are made by analysis/diagnose/examine.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from ttrace.core.blame import Diagnosis
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo
 
@@ -32,19 +32,6 @@ class Shard:
     ratio: float | None  # error over this part's share of the tolerance
     agrees: bool = True  # a replica that is bitwise what it repeats; others always
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Shard:
-        ratio = data["ratio"]
-        return cls(
-            ranks=tuple(data["ranks"]),
-            microbatches=tuple(data["microbatches"]),
-            role=data["role"],
-            runs=tuple(tuple((run[0], run[1]) for run in runs) for runs in data["runs"]),
-            relative_error=float(data["relative_error"]),
-            ratio=None if ratio is None else float(ratio),
-            agrees=data["agrees"],
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
@@ -54,15 +41,6 @@ class RowError:
     error_norm: float
     reference_norm: float
     ranks: tuple[int, ...]
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RowError:
-        return cls(
-            index=tuple(data["index"]),
-            error_norm=float(data["error_norm"]),
-            reference_norm=float(data["reference_norm"]),
-            ranks=tuple(data["ranks"]),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,26 +56,7 @@ class Detail:
     ulp: tuple[int, ...]  # counts; entry 0 is equal, entry n is 2**(n-1) to 2**n - 1 units
     worst_rows: tuple[RowError, ...]
     wrong_ranks: tuple[int, ...]  # empty when all are wrong, or none by itself
-    diagnosis: str = ""  # what kind of mistake it looks like, where one explains the error
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"id": str(self.id)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Detail:
-        allowed = data["allowed_rms"]
-        return cls(
-            id=TensorId.parse(data["id"]),
-            shape=tuple(data["shape"]),
-            shards=tuple(map(Shard.from_json, data["shards"])),
-            tiles=tuple(tuple(map(float, row)) for row in data["tiles"]),
-            reference_rms=float(data["reference_rms"]),
-            allowed_rms=None if allowed is None else float(allowed),
-            ulp=tuple(data["ulp"]),
-            worst_rows=tuple(map(RowError.from_json, data["worst_rows"])),
-            wrong_ranks=tuple(data["wrong_ranks"]),
-            diagnosis=data.get("diagnosis", ""),
-        )
+    diagnosis: Diagnosis | None = None  # where a kind of mistake explains the error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +73,7 @@ class RunFacts:
     steps: int
     noise_seed: int | None
     versions: dict[str, str]
-    facts: dict[str, str]
+    facts: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -133,10 +92,3 @@ class RunFacts:
             versions=info.versions,
             facts=info.facts,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RunFacts:
-        return cls(**({"facts": {}} | data | {"dtypes": tuple(data["dtypes"])}))

@@ -12,6 +12,7 @@ from typing import Any
 
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
+from ttrace.core.plain import key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ class ModuleInfo:
     """A module of the model as the report shows it."""
 
     path: str
-    class_name: str
+    class_name: str = field(metadata=key("class"))
     source: str  # "file.py:12", empty when Python does not know
 
 

@@ -13,8 +13,7 @@ Values only: they are measured by measure/accumulator.py, and judged elsewhere.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +23,6 @@ class Slice:
     dims: tuple[int, ...]
     index: tuple[int, ...]
     error_norm: float
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Slice:
-        return cls(
-            dims=tuple(data["dims"]), index=tuple(data["index"]), error_norm=data["error_norm"]
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +81,3 @@ class Statistics:
     def along_ones(self) -> float:
         """The part of the error that is the same everywhere: |mean shift| times sqrt(count)."""
         return abs(self.error_sum) / math.sqrt(self.count) if self.count else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Statistics:
-        places = {
-            "worst_element": tuple(data["worst_element"]),
-            "slices": tuple(Slice.from_json(found) for found in data["slices"]),
-        }
-        return cls(**(data | places))

@@ -11,14 +11,14 @@ import re
 from pathlib import Path
 
 from ttrace.core.results import CheckResult
-from ttrace.report import view
+from ttrace.report import view, wording
 
 _CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are where to look
 
 
 def workflow_commands(result: CheckResult) -> list[str]:
     """::error file=model.py,line=42,title=NOT EQUIVALENT%3A ...::reason"""
-    title = view.headline(result)
+    title = wording.headline(result)
     if result.exit_code == 0:
         return [f"::notice title=TTrace::{_data(title)}"]
     level = "error" if result.exit_code == 1 else "warning"
@@ -27,7 +27,7 @@ def workflow_commands(result: CheckResult) -> list[str]:
         return [f"::{level} title={_property(title)}::{_data(view.look_first(result) or title)}"]
     return [
         f"::{level} {_place(finding.source)}title={_property(title)}::"
-        + _data(f"{finding.where}, {finding.part}: {finding.reason}")
+        + _data(f"{finding.place}: {finding.reason}")
         for finding in findings
     ]
 

@@ -20,8 +20,9 @@ from typing import Any
 from ttrace import report
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import Kind, KindGroup, display_module
+from ttrace.core.plain import to_dict
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report import view
+from ttrace.report import view, wording
 
 # In this order: each uses only what stands above it.
 SCRIPTS = ("dom", "scale", "data", "summary", "heat", "depth", "tensor", "settings", "main")
@@ -64,7 +65,7 @@ def render(result: CheckResult) -> str:
         "@STYLE@": _part("style.css"),
         "@SCRIPT@": script,
         "@DATA@": packed,
-        "@TITLE@": html.escape(view.headline(result)),
+        "@TITLE@": html.escape(wording.headline(result)),
     }
     page = _part("page.html")
     for name, text in parts.items():
@@ -78,17 +79,17 @@ def payload(result: CheckResult) -> dict[str, Any]:
     comparisons = [_comparison("whole step", result)]
     if result.isolation is not None:
         comparisons.append(_comparison("isolated", result.isolation))
-    evidence_in = 1 if view.evidence_of(result) is result.isolation else 0
+    evidence_in = 1 if result.blamed_in is result.isolation else 0
     return {
-        "headline": view.headline(result),
+        "headline": wording.headline(result),
         "exit_code": result.exit_code,
         "look_first": view.look_first(result),
-        "consequences": view.consequences(result),
-        "counts": view.counts(result),
+        "consequences": wording.follow_on(result),
+        "counts": wording.counts(result),
         "findings": [
             {
                 "where": finding.where,
-                "part": finding.part,
+                "part": finding.phase,
                 "reason": finding.reason,
                 "class": finding.class_name,
                 "source": finding.source,
@@ -104,9 +105,9 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "evidence_in": evidence_in,
         "comparisons": comparisons,
         "modules": [[m.path, m.class_name, m.source] for m in result.modules],
-        "runs": [run.to_json() for run in result.runs],
+        "runs": [to_dict(run) for run in result.runs],
         "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
-        "not_covered": [[what, list(names)] for what, names in view.not_covered(result)],
+        "not_covered": [[what, list(names)] for what, names in wording.not_covered(result)],
         "notes": list(result.notes),
     }
 
@@ -177,7 +178,7 @@ def _comparison(name: str, result: CheckResult) -> dict[str, Any]:
         ),
         "allowed": column(_allowed),
         "ranks": column(lambda t: list(t.ranks)),
-        "note": column(lambda t: t.note),
+        "note": column(wording.note),
         # One statistic for most; all of them only where something is to be explained.
         "judged": column(lambda t: _judged(t, every=t.verdict.is_failure)),
         "details": {
@@ -239,7 +240,7 @@ def _detail(detail: Detail) -> dict[str, Any]:
             for row in detail.worst_rows
         ],
         "ranks": list(detail.wrong_ranks),
-        "diagnosis": detail.diagnosis,
+        "diagnosis": "" if detail.diagnosis is None else wording.diagnosis(detail.diagnosis),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
+from ttrace.report.older import SCHEMAS, upgraded
 
 
 def dumps(data: object) -> str:
@@ -21,9 +22,10 @@ def dumps(data: object) -> str:
 
 
 def read_result(file: Path) -> CheckResult:
-    """A result that `--json` or `--out` wrote."""
+    """A result that `--json` or `--out` wrote, also of an older schema."""
     try:
-        return CheckResult.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return CheckResult.from_dict(upgraded(data) if data.get("schema") in SCHEMAS else data)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:

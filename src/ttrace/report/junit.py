@@ -10,7 +10,9 @@ import xml.etree.ElementTree as ET
 
 from ttrace.core.ids import display_module
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report import view
+from ttrace.report import view, wording
+from ttrace.report.wording import line
+from ttrace.report.words import Line
 
 _SHOWN = 20  # chosen: a CI system shows the message in a small box
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -24,22 +26,29 @@ def render(result: CheckResult) -> str:
     suite = ET.Element("testsuite", name="ttrace")
     failures = skipped = 0
     for finding in view.findings(result):
-        case = _case(suite, "culprit", f"{finding.where}, {finding.part}")
+        case = _case(suite, "culprit", finding.place)
         lines = [finding.reason, *(f"{e.id}: {e.sentence}" for e in finding.evidence)]
-        _add(case, "failure", view.headline(result), lines)
+        _add(case, "failure", wording.headline(result), lines)
         failures += 1
     for module, tensors in modules.items():
         case = _case(suite, "module", display_module(module))
         failed = [tensor for tensor in tensors if tensor.verdict.is_failure]
         unsure = [tensor for tensor in tensors if tensor.verdict is Verdict.UNDECIDED]
         if failed:
-            _add(case, "failure", f"{len(failed)} of {len(tensors)} tensors wrong", _lines(failed))
+            wrong = line(Line.WRONG, count=len(failed), total=len(tensors))
+            _add(case, "failure", wrong, _lines(failed))
             failures += 1
         elif unsure:
-            _add(case, "skipped", f"{len(unsure)} of {len(tensors)} undecided", _lines(unsure))
+            undecided = line(Line.SOME_UNDECIDED, count=len(unsure), total=len(tensors))
+            _add(case, "skipped", undecided, _lines(unsure))
             skipped += 1
     if not result.compared:
-        _add(_case(suite, "ttrace", "something was compared"), "failure", view.headline(result), [])
+        _add(
+            _case(suite, "ttrace", "something was compared"),
+            "failure",
+            wording.headline(result),
+            [],
+        )
         failures += 1
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(failures))
@@ -61,7 +70,7 @@ def _add(case: ET.Element, tag: str, message: str, lines: list[str]) -> None:
 
 def _lines(tensors: list[TensorResult]) -> list[str]:
     more = [f"and {len(tensors) - _SHOWN} more"] if len(tensors) > _SHOWN else []
-    return [*(f"{t.id}: {view.evidence(t).sentence}" for t in tensors[:_SHOWN]), *more]
+    return [*(f"{t.id}: {wording.evidence(t)}" for t in tensors[:_SHOWN]), *more]
 
 
 def _legal(text: str) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 from ttrace.core.results import CheckResult
-from ttrace.report import view
+from ttrace.report import view, wording
+from ttrace.report.wording import line
+from ttrace.report.words import Line
 
 _CULPRITS = 3  # chosen: the first ones are where to look
 _ROWS = 10  # chosen: as in the terminal
@@ -17,14 +19,14 @@ _ROWS = 10  # chosen: as in the terminal
 
 def render(result: CheckResult) -> str:
     """Everything a colleague needs to begin."""
-    verdict, _, rest = view.headline(result).partition(": ")
+    verdict, _, rest = wording.headline(result).partition(": ")
     lines = [f"### TTrace: {verdict}", "", code(rest) if result.exit_code else rest, ""]
     for finding in view.findings(result)[:_CULPRITS]:
         where = f" in {code(finding.source)}" if finding.source else ""
-        lines += [f"- **{code(finding.where)}**, {finding.part}{where}: {code(finding.reason)}"]
+        lines += [f"- **{code(finding.where)}**, {finding.phase}{where}: {code(finding.reason)}"]
         lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in finding.evidence]
     if len(result.culprits) > _CULPRITS:
-        lines.append(f"- and {len(result.culprits) - _CULPRITS} more places")
+        lines.append(f"- {line(Line.MORE_PLACES, count=len(result.culprits) - _CULPRITS)}")
     shown = result.failures or result.undecided
     if shown:
         lines += ["", "| tensor | verdict | error/tolerance | ranks |", "|---|---|---:|---|"]
@@ -33,8 +35,8 @@ def render(result: CheckResult) -> str:
             ranks = ", ".join(map(str, tensor.ranks)) or "-"
             name = code(str(tensor.id), cell=True)
             lines.append(f"| {name} | {tensor.verdict.value} | {ratio} | {ranks} |")
-    lines += ["", view.counts(result)]
-    lines += [f"{what}: {len(names)}" for what, names in view.not_covered(result)]
+    lines += ["", wording.counts(result)]
+    lines += [f"{what}: {len(names)}" for what, names in wording.not_covered(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"
 

@@ -17,9 +17,12 @@ from rich.text import Text
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
-from ttrace.report.view import consequences, counts, headline, listed_ranks, not_covered
+from ttrace.report import view, wording
+from ttrace.report.wording import line
+from ttrace.report.words import Line
 
-_ROWS = 10  # chosen: the frontier matters, the rest is a consequence
+_CULPRITS = 8  # chosen: the first ones are where to look
+_ROWS = 10  # chosen: the frontier matters, the rest follows from it
 _PIPED_WIDTH = 150  # chosen: piped output is read by programs and in logs, which do not wrap
 _WIDE_ENOUGH = 110  # measured: the columns of a Llama's tensors side by side, with a short note
 _VERDICT = 31  # counted: the longest verdict and the ratio, with the gaps around them
@@ -35,31 +38,26 @@ def console_on(out: TextIO) -> Console:
 
 def print_check(result: CheckResult, console: Console) -> None:
     """Print a whole result."""
-    _say(
-        console, headline(result), style=["bold green", "bold red", "bold yellow"][result.exit_code]
-    )
-    if len(result.culprits) == 1:
-        _say(console, f"  {result.culprits[0].reason}")
-    else:
-        for culprit in result.culprits[:8]:
-            _say(console, f"  {culprit.where}, {culprit.part}: {culprit.reason}")
-    if len(result.culprits) > 8:
-        _say(console, f"  and {len(result.culprits) - 8} more places")
-    if spread := consequences(result):
+    colour = ["bold green", "bold red", "bold yellow"][result.exit_code]
+    _say(console, wording.headline(result), style=colour)
+    findings = view.findings(result)
+    for finding in findings[:_CULPRITS]:
+        place = f"{finding.place}: " if len(findings) > 1 else ""
+        _say(console, f"  {place}{finding.reason}")
+    if len(findings) > _CULPRITS:
+        _say(console, f"  {line(Line.MORE_PLACES, count=len(findings) - _CULPRITS)}")
+    if spread := wording.follow_on(result):
         _say(console, f"  {spread}")
     shown = result.failures or result.undecided
     if shown:
         _say(console, "")
-        title = "wrong" if result.failures else "undecided"
-        _say(
-            console,
-            f"{len(shown)} of {len(result.tensors)} tensors {title}; the first in execution order:",
-        )
+        title = Line.FIRST_WRONG if result.failures else Line.FIRST_UNDECIDED
+        _say(console, line(title, count=len(shown), total=len(result.tensors)))
         console.print(_table(shown[:_ROWS], console))
     _say(console, "")
-    _say(console, counts(result))
-    for line in _coverage(result):
-        _say(console, line)
+    _say(console, wording.counts(result))
+    for said in _coverage(result):
+        _say(console, said)
 
 
 def print_trace(facts: dict[str, Any], console: Console) -> None:
@@ -155,9 +153,10 @@ def _table(results: tuple[TensorResult, ...], console: Console) -> Table:
 
 def _note(result: TensorResult) -> str:
     """Some ranks are right: the others are where to look. Conflicts name them by themselves."""
+    note = wording.note(result)
     if not result.ranks or result.verdict is Verdict.CONFLICT:
-        return result.note
-    return f"{result.note}{', ' if result.note else ''}on {listed_ranks(result.ranks)}"
+        return note
+    return f"{note}{', ' if note else ''}{wording.on_ranks(result.ranks)}"
 
 
 def _cell(text: str, style: str = "") -> Text:
@@ -175,8 +174,8 @@ def _number(value: float | None) -> str:
 
 def _coverage(result: CheckResult) -> list[str]:
     seen = result.coverage
-    lines = [f"gradient hooks: {seen.hooks_fired} of {seen.hooks_expected} fired"]
-    lines += [f"{what}: {_few(names)}" for what, names in not_covered(result)]
+    lines = [line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)]
+    lines += [f"{what}: {_few(names)}" for what, names in wording.not_covered(result)]
     return [*lines, *result.notes]
 
 

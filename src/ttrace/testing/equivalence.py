@@ -1,7 +1,7 @@
 """Two training functions, traced in process groups and compared; a difference is an AssertionError.
 
     NOT EQUIVALENT: mlp, forward
-    culprit: mlp, forward: given the reference's values, output is wrong ...
+    root cause: mlp, forward: given the reference's values, output is wrong ...
     worst place: step0/mlp:output.0: row (3, 17) of dims 0, 1 is 1e+05 times what is allowed ...
     allowed: error norm 3e-06 (3 x noise of perturbed reference)
     report: ttrace-out/pytest/test_mlp/report.html
@@ -23,7 +23,7 @@ from ttrace.core.results import CheckResult, NotEquivalent
 from ttrace.lab.experiment import Experiment, localized
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool, shared_pool
 from ttrace.lab.launch import TracedRun
-from ttrace.report import view
+from ttrace.report import view, wording
 from ttrace.report.html import render
 from ttrace.report.json_file import dumps
 
@@ -46,7 +46,7 @@ def assert_equivalent(
     timeout_seconds: float = TASK_SECONDS,
     pool: WorkerPool | None = None,
 ) -> CheckResult:
-    """Trace both functions and compare; `isolate`: name what is wrong by itself (3 more runs)."""
+    """Trace both functions and compare; `isolate`: name the root cause (3 more runs)."""
     __tracebackhide__ = True  # pytest shows the line of the test
     workers = pool or shared_pool(max(world_size, reference_world_size))
     sides = {
@@ -94,15 +94,15 @@ def assert_equivalent(
 
 def failure_message(result: CheckResult, report: Path | None) -> str:
     """Headline, culprit, worst place, allowed value, and where the report is."""
-    lines = [view.headline(result)]
-    source = view.evidence_of(result)
+    lines = [wording.headline(result)]
+    source = result.blamed_in
     shown = next(iter(result.failures or result.undecided), None)
-    lines += [f"culprit: {c.where}, {c.part}: {c.reason}" for c in result.culprits[:3]]
+    lines += [f"root cause: {f.place}: {f.reason}" for f in view.findings(result)[:3]]
     tensors = {tensor.id: tensor for tensor in source.tensors}
     named = [tensors[id_] for c in result.culprits for id_ in c.evidence if id_ in tensors]
     worst = max(named, key=lambda tensor: tensor.ratio or 0.0, default=shown)
     if worst is not None:
-        lines.append(f"worst place: {worst.id}: {view.evidence(worst).sentence}")
+        lines.append(f"worst place: {worst.id}: {wording.evidence(worst)}")
         if worst.tolerance is not None:
             allowed = worst.tolerance
             lines.append(f"allowed: error norm {allowed.error_norm:.3g} ({allowed.source})")

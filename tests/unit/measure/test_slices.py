@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttrace.core.plain import from_dict, to_dict
 from ttrace.core.statistics import Slice, Statistics
 from ttrace.measure import kernel as kernel_module
 from ttrace.measure import slices as slices_module
@@ -205,6 +206,6 @@ def test_ulp_of_the_extremes_does_not_overflow(kernel: Kernel) -> None:
 
 def test_json_keeps_places() -> None:
     found = measure(*noisy_pair((3, 4, 5), torch.float32))
-    back = Statistics.from_json(json.loads(json.dumps(found.to_json())))
+    back = from_dict(Statistics, json.loads(json.dumps(to_dict(found))))
     assert back == found
     assert isinstance(back.slices[0], Slice)

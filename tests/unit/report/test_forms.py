@@ -17,9 +17,10 @@ import pytest
 from tests.support.invoking import check_golden, invoke, strict_json
 from tests.support.made_results import made
 from ttrace import report
+from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import forms, github, html, junit, markdown
-from ttrace.report.json_file import dumps
+from ttrace.report.json_file import dumps, read_result
 
 HOSTILE = "<img src=x onerror=alert(1)>|`]]>\x07&\n::error::x"
 CLEAN, FAILING = made(2), made(2, wrong_layer=1)
@@ -35,7 +36,12 @@ def hostile() -> CheckResult:
         ratio=math.inf,
         note=HOSTILE,
     )
-    culprit = replace(FAILING.culprits[0], where=HOSTILE, reason=HOSTILE, evidence=(bad.id,))
+    culprit = Culprit(
+        blame=Blame.of(HOSTILE, phase=Phase.BACKWARD),
+        reason=Reason.TOLD,
+        told=HOSTILE,
+        evidence=(bad.id,),
+    )
     return replace(FAILING, tensors=(*FAILING.tensors[:-1], bad), culprits=(culprit,))
 
 
@@ -49,14 +55,24 @@ def test_json_obeys_its_schema_and_reads_back(name: str) -> None:
     assert CheckResult.from_dict(data) == RESULTS[name]
 
 
-def test_result_of_schema_3_is_still_read() -> None:
+def test_result_of_schema_3_is_still_read(tmp_path: Path) -> None:
     data = strict_json(dumps(FAILING.to_dict()))
     data["schema"] = 3
     for run in data["runs"]:
         del run["facts"]
     for detail in data["details"]:
         del detail["diagnosis"]
-    old = CheckResult.from_dict(data)
+    (culprit,) = FAILING.culprits
+    data["culprits"] = [
+        {
+            "where": culprit.blame.modules[0],
+            "part": "backward",
+            "reason": "the gradient of its input is the first wrong: 1e+05 times its tolerance",
+            "evidence": list(map(str, culprit.evidence)),
+        }
+    ]
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    old = read_result(tmp_path / "result.json")
     assert old == replace(FAILING, runs=tuple(replace(run, facts={}) for run in FAILING.runs))
 
 

@@ -11,14 +11,15 @@ import pytest
 from rich.console import Console
 
 from tests.support.invoking import check_golden
+from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.core.results import CheckResult, Coverage, Culprit, TensorResult, Tolerance, Verdict
+from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.report.terminal import print_check, print_tensor
-from ttrace.report.view import headline
+from ttrace.report.wording import headline
 
 MEASURED = Statistics(
     count=64,
@@ -108,9 +109,8 @@ def failing(names: int = 12) -> CheckResult:
     wrong[2] = replace(wrong[2], ratio=math.inf, error_eps=math.inf, note="")
     culprits = [
         Culprit(
-            where=f"layers.{index}.feed_forward",
-            part="forward",
-            reason="its output is the first wrong tensor: 1.2e+05 times its tolerance",
+            blame=Blame.of(f"layers.{index}.feed_forward", phase=Phase.FORWARD),
+            reason=Reason.FIRST_WRONG_OUTPUT,
             evidence=(wrong[index].id,),
         )
         for index in range(10)
@@ -193,7 +193,8 @@ class TestNames:
         """A stranger's name at every place where one can stand."""
         wrong = result("x:output.0", Verdict.MISMATCH, 0, note=f"note {name}")
         wrong = replace(wrong, id=replace(wrong.id, module=name))
-        culprit = Culprit(where=name, part="forward", reason=f"why {name}", evidence=(wrong.id,))
+        blame = Blame.of(name, phase=Phase.FORWARD)
+        culprit = Culprit(blame=blame, reason=Reason.TOLD, told=f"why {name}", evidence=(wrong.id,))
         coverage = Coverage(never_called=(name,), faults=(name,), unfired=(name,))
         return replace(
             EQUIVALENT,

@@ -16,10 +16,11 @@ import torch
 
 from ttrace.analysis.diagnose.mistakes import diagnose
 from ttrace.analysis.diagnose.suspect import LARGEST, MOST_PIECES, Gathering, box_of
+from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail, RowError, Shard
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.results import Culprit, TensorResult, Verdict
+from ttrace.core.results import TensorResult, Verdict
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader, Index, blocks
 from ttrace.trace.spans import SpanReader
@@ -65,14 +66,14 @@ def with_ranks(
 
 
 def with_diagnoses(culprits: Sequence[Culprit], details: Sequence[Detail]) -> tuple[Culprit, ...]:
-    """The reason also says what kind of mistake it looks like, where one is known."""
-    known = {detail.id: detail.diagnosis for detail in details if detail.diagnosis}
+    """Each culprit with the mistake that the first of its evidence looks like."""
+    known = {detail.id: detail.diagnosis for detail in details if detail.diagnosis is not None}
 
-    def told(culprit: Culprit) -> Culprit:
-        said = next((known[id_] for id_ in culprit.evidence if id_ in known), "")
-        return replace(culprit, reason=f"{culprit.reason}; {said}") if said else culprit
+    def diagnosed(culprit: Culprit) -> Culprit:
+        found = next((known[id_] for id_ in culprit.evidence if id_ in known), None)
+        return replace(culprit, diagnosis=found)
 
-    return tuple(map(told, culprits))
+    return tuple(map(diagnosed, culprits))
 
 
 class Examiner:
@@ -140,7 +141,7 @@ class Examiner:
             ulp=picture.ulp(),
             worst_rows=picture.worst_rows(candidate),
             wrong_ranks=_wrong_ranks(shards),
-            diagnosis="" if suspect is None else diagnose(suspect),
+            diagnosis=None if suspect is None else diagnose(suspect),
         )
 
     def _read_whole(self, tensor: LogicalTensor | None) -> torch.Tensor | None:

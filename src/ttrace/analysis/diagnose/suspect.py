@@ -31,7 +31,7 @@ class Suspect:
     total: Tensor | None = None  # sum over all ranks that hold an element, where they disagree
     holders: int = 1  # how many ranks that are
     before: Tensor | None = None  # the candidate's value before the step
-    parts: Mapping[str, Sequence[Place]] = field(default_factory=dict)  # what each rank holds
+    parts: Mapping[tuple[int, ...], Sequence[Place]] = field(default_factory=dict)  # held by ranks
     cuts: tuple[int, ...] = ()  # for every dim, in how many parts the candidate holds it
     sizes: Mapping[str, int] = field(default_factory=dict)  # of mesh axes, and of microbatches
 
@@ -59,7 +59,7 @@ class Gathering:
         self._expected, self._found, self._total = (
             torch.zeros(size, dtype=torch.float64) for _ in range(3)
         )
-        self._parts: dict[str, list[Place]] = {}
+        self._parts: dict[tuple[int, ...], list[Place]] = {}
         self._is_real = True
 
     def add(self, expected: torch.Tensor, found: torch.Tensor, start: Index, stop: Index) -> None:
@@ -77,8 +77,7 @@ class Gathering:
         )
         self._total[moved] += values.double()
         if piece in self._candidate.pieces:
-            name = f"rank{'s' * (len(piece.ranks) > 1)} {', '.join(map(str, piece.ranks))}"
-            self._parts.setdefault(name, []).append(moved)
+            self._parts.setdefault(piece.ranks, []).append(moved)
 
     def suspect(
         self,

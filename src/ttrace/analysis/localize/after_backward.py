@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from ttrace.analysis.localize.findings import (
     Consumers,
@@ -15,10 +16,12 @@ from ttrace.analysis.localize.findings import (
     is_everywhere,
     is_rounded,
     of_kind,
-    why,
 )
+from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.ids import MASTER, Kind, TensorId
-from ttrace.core.results import Culprit, TensorResult, Verdict
+from ttrace.core.results import TensorResult, Verdict
+
+_SHOWN = 3  # chosen: tensors of a stage that go wrong together show the same mistake
 
 
 def stages_after_backward(
@@ -47,15 +50,20 @@ def _accumulation(results: Sequence[TensorResult], _: Consumers) -> tuple[Culpri
     if not failed:
         return ()
     if not is_everywhere(failed, gradients):
-        return by_module(failed, "gradient accumulation", "its local gradient passes, accumulated")
-    return (
-        Culprit(
-            where="gradient accumulation",
-            part="main gradient",
-            reason=f"local gradients pass, {len(failed)} of {len(gradients)} sums of them that are "
-            f"given to the reduction do not: {why(failed[0])}",
-            evidence=tuple(result.id for result in failed[:3]),
-        ),
+        return by_module(failed, Phase.GRADIENT_ACCUMULATION, Reason.ACCUMULATED_GRADIENT)
+    blame = Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT)
+    return (_of_stage(blame, Reason.ALL_ACCUMULATED_GRADIENTS, failed, gradients),)
+
+
+def _of_stage(
+    blame: Blame, reason: Reason, failed: Sequence[TensorResult], all_: Sequence[TensorResult]
+) -> Culprit:
+    return Culprit(
+        blame=blame,
+        reason=reason,
+        evidence=tuple(result.id for result in failed[:_SHOWN]),
+        count=len(failed),
+        total=len(all_),
     )
 
 
@@ -66,59 +74,42 @@ def _owner(result: TensorResult) -> tuple[str, str]:
 
 def _reduced_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     """Frameworks that sum over data-parallel ranks first, then over others."""
-    return _of_reduction(
-        results,
-        Kind.REDUCED_GRAD,
-        name="gradients reduced over data-parallel ranks",
-        passing="its local gradient passes, reduced over data-parallel ranks",
-    )
+    return _of_reduction(results, Kind.REDUCED_GRAD, Reason.DATA_PARALLEL_GRADIENT)
 
 
 def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
-    passing = "its local gradient passes, reduced"
-    if any(result.id.kind is Kind.REDUCED_GRAD for result in results):
-        passing = (
-            "reduced over data-parallel ranks it passes, finalised (summed over tensor-parallel "
-            "ranks and stages, divided by tokens)"
-        )
-    return _of_reduction(results, Kind.MAIN_GRAD, name="main gradients", passing=passing)
+    is_second = any(result.id.kind is Kind.REDUCED_GRAD for result in results)
+    reason = Reason.FINALISED_GRADIENT if is_second else Reason.REDUCED_GRADIENT
+    return _of_reduction(results, Kind.MAIN_GRAD, reason)
 
 
 def _of_reduction(
-    results: Sequence[TensorResult], kind: Kind, *, name: str, passing: str
+    results: Sequence[TensorResult], kind: Kind, reason: Reason
 ) -> tuple[Culprit, ...]:
+    """`reason` is that of a module whose gradient alone is wrong."""
     gradients, failed = of_kind(results, kind)
     if not failed:
         return ()
     if not is_everywhere(failed, gradients):
-        local = {(r.id.module, r.id.slot) for r in results if r.id.kind is Kind.GRAD}
-        seen = [r for r in failed if (r.id.module, r.id.slot) in local]
-        unseen = [r for r in failed if (r.id.module, r.id.slot) not in local]
+        local = {_owner(result) for result in results if result.id.kind is Kind.GRAD}
+        seen = [result for result in failed if _owner(result) in local]
+        unseen = [result for result in failed if _owner(result) not in local]
         return (
-            *by_module(seen, "gradient reduction", passing),
-            *by_module(unseen, "main gradient", "activations and their gradients pass"),
+            *by_module(seen, Phase.GRADIENT_REDUCTION, reason),
+            *by_module(unseen, Phase.MAIN_GRADIENT, Reason.UNSEEN_LOCAL_GRADIENT),
         )
     factor = common_factor(failed)
-    conflict = any(result.verdict is Verdict.CONFLICT for result in failed)
+    stage = Stage.GRADIENT_REDUCTION
     if factor is not None:
-        where, reason = (
-            "gradient reduction",
-            f"all {name} are {factor:.4g} times the reference's",
-        )
-    elif conflict:
-        where, reason = "gradient reduction", f"replicas of the {name} disagree"
+        reason = Reason.COMMON_FACTOR
+    elif any(result.verdict is Verdict.CONFLICT for result in failed):
+        reason = Reason.REPLICAS_DISAGREE
     elif all(map(is_rounded, failed)):
-        where, reason = "gradient reduction", f"{name} were rounded to a lower precision"
+        reason = Reason.ROUNDED_LOWER
     else:
-        where, reason = "gradient accumulation", f"{name} differ without a common factor"
-    return (
-        Culprit(
-            where=where,
-            part="main gradient",
-            reason=f"{reason} ({len(failed)} of {len(gradients)}) while activation gradients pass",
-            evidence=tuple(result.id for result in failed[:3]),
-        ),
-    )
+        stage, reason = Stage.GRADIENT_ACCUMULATION, Reason.NO_COMMON_FACTOR
+    blame = Blame.at(stage, Phase.MAIN_GRADIENT)
+    return (replace(_of_stage(blame, reason, failed, gradients), factor=factor),)
 
 
 def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
@@ -127,23 +118,15 @@ def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, .
     clipped, failed = of_kind(results, Kind.CLIPPED_GRAD)
     later = (*of_kind(results, Kind.OPTIMIZER)[1], *of_kind(results, Kind.PARAM_AFTER)[1])
     extra = [r for r in (*norms, *clipped) if r.verdict is Verdict.EXTRA]
+    clip = Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP)
     if failed_norms:
-        part, reason = (
-            "grad norm",
-            f"it is not the norm of the main gradients: {why(failed_norms[0])}",
-        )
-    elif failed:
-        part = "clip"
-        reason = (
-            f"main gradients and their norm pass, {len(failed)} of {len(clipped)} clipped "
-            f"gradients do not: {why(failed[0])}"
-        )
-    elif extra and later:
-        part, reason = "clip", "the candidate clips its gradients, the reference does not"
-    else:
-        return ()
-    evidence = tuple(result.id for result in (failed_norms or failed or extra)[:3])
-    return (Culprit(where="gradient clipping", part=part, reason=reason, evidence=evidence),)
+        blame = replace(clip, phase=Phase.GRADIENT_NORM)
+        return (_of_stage(blame, Reason.NOT_THE_NORM, failed_norms, norms),)
+    if failed:
+        return (_of_stage(clip, Reason.CLIPPED_GRADIENTS, failed, clipped),)
+    if extra and later:
+        return (_of_stage(clip, Reason.CLIPS_ALONE, extra, (*norms, *clipped)),)
+    return ()
 
 
 def _is_norm_of_own(norm: TensorResult, results: Sequence[TensorResult]) -> bool:
@@ -157,55 +140,42 @@ def _is_norm_of_own(norm: TensorResult, results: Sequence[TensorResult]) -> bool
     if norm.verdict is not Verdict.MISMATCH or norm.statistics is None or norm.tolerance is None:
         return False
     gradients = [result.statistics for result in found]
-    ours = math.hypot(*(s.reference_norm for s in gradients if s is not None))
-    theirs = math.hypot(*(s.candidate_norm for s in gradients if s is not None))
+    expected = math.hypot(*(s.reference_norm for s in gradients if s is not None))
+    own = math.hypot(*(s.candidate_norm for s in gradients if s is not None))
     margin = norm.tolerance.error_norm
-    is_whole_norm = abs(ours - norm.statistics.reference_norm) <= margin
-    return is_whole_norm and abs(theirs - norm.statistics.candidate_norm) <= margin
+    is_whole_norm = abs(expected - norm.statistics.reference_norm) <= margin
+    return is_whole_norm and abs(own - norm.statistics.candidate_norm) <= margin
 
 
 def _optimizer_state(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     states, failed = of_kind(results, Kind.OPTIMIZER)
     if not failed:
         return ()
-    reason = (
-        f"the gradients it was given pass, {len(failed)} of {len(states)} tensors of its state do "
-        f"not: {why(failed[0])}"
+    culprit = _of_stage(
+        Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE), Reason.OPTIMIZER_STATE, failed, states
     )
     if all(result.verdict is Verdict.MISSING for result in failed):
         owners = {(result.id.module, result.id.slot.partition(".")[0]) for result in failed}
-        reason = (
-            f"it has no state for {len(owners)} parameters that the reference's has: does it step "
-            "on the parameters that the model uses?"
-        )
-    evidence = tuple(result.id for result in failed[:3])
-    return (Culprit(where="optimizer step", part="state", reason=reason, evidence=evidence),)
+        return (replace(culprit, reason=Reason.NO_STATE, count=len(owners), total=0),)
+    return (culprit,)
 
 
 def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     updated, failed = of_kind(results, Kind.PARAM_AFTER)
     if not failed:
         return ()
-    reason = "main gradients pass"
+    reason = Reason.ALL_NEW_PARAMETERS
     copies = [result for result in updated if result.id.slot.endswith(MASTER)]
     if copies and not any(result.verdict.is_failure for result in copies):
         updated = [result for result in updated if not result.id.slot.endswith(MASTER)]
-        reason = "the optimizer's copies in full precision pass"
+        reason = Reason.PARAMETERS_BUT_NOT_COPIES
     if not is_everywhere(failed, updated):
-        return by_module(failed, "update", "its main gradient passes")
-    return (
-        Culprit(
-            where="optimizer step",
-            part="update",
-            reason=f"{reason}, {len(failed)} of {len(updated)} new parameters do not: "
-            f"{why(failed[0])}",
-            evidence=tuple(result.id for result in failed[:3]),
-        ),
-    )
+        return by_module(failed, Phase.UPDATE, Reason.NEW_PARAMETER)
+    return (_of_stage(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE), reason, failed, updated),)
 
 
 def _buffers(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
-    return by_module(of_kind(results, Kind.BUFFER)[1], "buffer", "everything else passes")
+    return by_module(of_kind(results, Kind.BUFFER)[1], Phase.BUFFER, Reason.BUFFER)
 
 
 # In the order of a step: what an earlier one finds explains what the later ones would.

@@ -1,4 +1,4 @@
-"""What all rules of blame share: choosing results, and wording what was found."""
+"""What all rules of blame share: choosing results, and grouping them by their modules."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from ttrace.core.ids import Kind, TensorId, display_module
-from ttrace.core.results import Culprit, TensorResult, Verdict
+from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.readings import Statistic
+from ttrace.core.results import TensorResult, Verdict
 
 Consumers = Mapping[TensorId, tuple[TensorId, ...]]
 
@@ -37,15 +39,14 @@ def is_everywhere(failed: Sequence[TensorResult], all_: Sequence[TensorResult]) 
     return len(failed) >= _NEARLY_ALL * could_fail and len(failed) >= _MOST * len(all_)
 
 
-def by_module(failed: Sequence[TensorResult], part: str, reason: str) -> tuple[Culprit, ...]:
+def by_module(failed: Sequence[TensorResult], phase: Phase, reason: Reason) -> tuple[Culprit, ...]:
     groups: dict[str, list[TensorResult]] = defaultdict(list)
     for result in failed:
         groups[result.id.module].append(result)
     return tuple(
         Culprit(
-            where=display_module(module),
-            part=part,
-            reason=f"{reason}, {', '.join(r.id.slot for r in group)} does not: {why(group[0])}",
+            blame=Blame.of(module, phase=phase),
+            reason=reason,
             evidence=tuple(result.id for result in group),
         )
         for module, group in groups.items()
@@ -59,20 +60,25 @@ def first_failed(
     return min(failed, key=lambda result: result.order, default=None)
 
 
-def why(result: TensorResult) -> str:
-    if result.verdict is Verdict.MISMATCH and result.ratio is not None:
-        extra = f", {result.note}" if result.note else ""
-        size = "far beyond" if math.isinf(result.ratio) else f"{result.ratio:.3g} times"
-        return f"{size} its tolerance{extra}"
-    return f"{result.verdict.value}, {result.note}" if result.note else result.verdict.value
-
-
 def common_factor(failed: Sequence[TensorResult]) -> float | None:
-    gains = [r.statistics.gain for r in failed if r.statistics is not None and "factor" in r.note]
+    gains = [r.statistics.gain for r in failed if r.statistics is not None and is_scaled(r)]
     if len(gains) < _NEARLY_ALL * len(failed):
         return None
     middle = sorted(gains)[len(gains) // 2]
     return middle if all(abs(gain / middle - 1) < 0.01 for gain in gains) else None
+
+
+def is_scaled(result: TensorResult) -> bool:
+    """Whether nearly all of its error lies along the reference."""
+    found = result.statistics
+    if result.verdict is not Verdict.MISMATCH or found is None or not found.gain:
+        return False
+    left = math.sqrt(max(found.error_norm**2 - found.along_reference**2, 0.0))
+    is_large = abs(found.gain - 1) > 0.01 and left < 0.05 * found.error_norm
+    worst = result.worst
+    by_gain = worst is not None and worst.reading.statistic is Statistic.GAIN
+    within = result.tolerance is not None and left <= result.tolerance.error_norm
+    return is_large or (by_gain and within)
 
 
 def is_rounded(result: TensorResult) -> bool:

@@ -27,15 +27,16 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ttrace.analysis.localize.after_backward import stages_after_backward
-from ttrace.analysis.localize.findings import caller_of, parent_of, why
+from ttrace.analysis.localize.findings import caller_of, parent_of
 from ttrace.analysis.localize.plain import before_forward
-from ttrace.core.ids import Kind, TensorId, display_module
-from ttrace.core.results import Culprit, TensorResult, Verdict
+from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.results import TensorResult, Verdict
 
 _IN_MODULE = {
-    Kind.OUTPUT: "forward",
-    Kind.GRAD_INPUT: "backward",
-    Kind.GRAD: "weight gradient",
+    Kind.OUTPUT: Phase.FORWARD,
+    Kind.GRAD_INPUT: Phase.BACKWARD,
+    Kind.GRAD: Phase.WEIGHT_GRADIENT,
 }
 _OF_PARAMETER = frozenset(
     {
@@ -43,7 +44,7 @@ _OF_PARAMETER = frozenset(
         *(Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM),
     }
 )
-_IN_PARENT = {Kind.INPUT: "forward", Kind.GRAD_OUTPUT: "backward"}
+_IN_PARENT = {Kind.INPUT: Phase.FORWARD, Kind.GRAD_OUTPUT: Phase.BACKWARD}
 
 
 def localize_isolated(
@@ -75,32 +76,40 @@ def localize_isolated(
 def _of_step(
     results: Sequence[TensorResult], unfired: Set[str], displaced: Set[TensorId]
 ) -> tuple[Culprit, ...]:
-    known = {result.id.module for result in results}
     cut, unreached = _cut_graph(results, unfired)
-    segments: dict[tuple[str, str], list[TensorResult]] = {}
+    segments = _segments(results, unreached, displaced)
+    if any(blame.phase is Phase.FORWARD for blame in segments):
+        cut = ()  # nobody used an output: what the wrong forward does
+    for blame in [blame for blame in segments if blame.phase is Phase.BACKWARD]:
+        # Both come from the gradient inside the module: one place, not two.
+        segments[blame] += segments.pop(replace(blame, phase=Phase.WEIGHT_GRADIENT), [])
+    culprits = tuple(
+        Culprit(
+            blame=blame,
+            reason=Reason.GIVEN_REFERENCE_VALUES,
+            evidence=tuple(result.id for result in found),
+        )
+        for blame, found in segments.items()
+        # What a wrong forward does to the same segment's backward is its consequence.
+        if blame.phase is Phase.FORWARD or replace(blame, phase=Phase.FORWARD) not in segments
+    )
+    wrong = {module for blame in segments for module in blame.modules}
+    consequences = _consequences(results, wrong)
+    return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
+
+
+def _segments(
+    results: Sequence[TensorResult], unreached: Set[TensorId], displaced: Set[TensorId]
+) -> dict[Blame, list[TensorResult]]:
+    """The wrong points of every segment."""
+    known = {result.id.module for result in results}
+    segments: dict[Blame, list[TensorResult]] = {}
     for result in results:
         failed = result.verdict.is_failure and result.id not in unreached
         failed = failed and not (result.id.kind is Kind.GRAD and result.id in displaced)
-        if failed and (place := _segment(result, known)) is not None:
-            segments.setdefault(place, []).append(result)
-    if any(part == "forward" for _, part in segments):
-        cut = ()  # nobody used an output: what the wrong forward does
-    for where in [where for where, part in segments if part == "backward"]:
-        # Both come from the gradient inside the module: one place, not two.
-        segments[where, "backward"] += segments.pop((where, "weight gradient"), [])
-    culprits = tuple(
-        Culprit(
-            where=where,
-            part=part,
-            reason=f"given the reference's values, {_points(found)}",
-            evidence=tuple(result.id for result in found),
-        )
-        for (where, part), found in segments.items()
-        # What a wrong forward does to the same segment's backward is its consequence.
-        if part == "forward" or (where, "forward") not in segments
-    )
-    consequences = _consequences(results, {where for where, _ in segments})
-    return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
+        if failed and (blame := _segment(result, known)) is not None:
+            segments.setdefault(blame, []).append(result)
+    return segments
 
 
 def _cut_graph(
@@ -127,11 +136,10 @@ def _cut_graph(
         and (result.id.module, result.id.slot.partition(".")[0]) in parameters
     }
     culprit = Culprit(
-        where=display_module(parent_of(module) if before else module),
-        part="backward",
-        reason=f"the reference has a {_name(first)}, the candidate has none: a tensor was cut off "
-        f"from autograd (detach, no_grad, data), and {len(missing)} gradients are never made",
+        blame=Blame.of(parent_of(module) if before else module, phase=Phase.BACKWARD),
+        reason=Reason.CUT_OFF_FROM_AUTOGRAD,
         evidence=(first.id,),
+        count=len(missing),
     )
     return (culprit,), unreached
 
@@ -141,7 +149,7 @@ def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[Tenso
     local = {(r.id.module, r.id.slot): r for r in results if r.id.kind is Kind.GRAD}
 
     def is_consequence(result: TensorResult) -> bool:
-        in_wrong_module = display_module(result.id.module) in wrong
+        in_wrong_module = result.id.module in wrong
         if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD):
             source = local.get((result.id.module, result.id.slot))
             return in_wrong_module if source is None else source.verdict.is_failure
@@ -151,43 +159,28 @@ def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[Tenso
 
 
 def _merged(found: Sequence[tuple[int, Culprit]]) -> tuple[Culprit, ...]:
-    """One culprit for what is wrong in several steps, told by the first of them."""
-    first: dict[tuple[str, str], Culprit] = {}
-    steps: dict[tuple[str, str], list[int]] = {}
+    """One culprit for what is wrong in several steps, by the evidence of the first of them."""
+    first: dict[Blame, Culprit] = {}
+    steps: dict[Blame, list[int]] = {}
     for step, culprit in found:
-        place = (culprit.where, culprit.part)
-        first.setdefault(place, culprit)
-        steps.setdefault(place, []).append(step)
-    return tuple(
-        culprit
-        if steps[place] == [0]
-        else replace(culprit, reason=f"{culprit.reason} (step {', '.join(map(str, steps[place]))})")
-        for place, culprit in first.items()
-    )
+        first.setdefault(culprit.blame, culprit)
+        steps.setdefault(culprit.blame, []).append(step)
+    return tuple(replace(culprit, steps=tuple(steps[blame])) for blame, culprit in first.items())
 
 
-def _segment(result: TensorResult, known: Set[str]) -> tuple[str, str] | None:
+def _segment(result: TensorResult, known: Set[str]) -> Blame | None:
     kind, module = result.id.kind, result.id.module
     if kind is Kind.LOSS:
-        return "loss", "forward"
+        return Blame.at(Stage.LOSS, Phase.FORWARD)
     if kind is Kind.PARAM:
-        return display_module(module), "parameter gather"
+        return Blame.of(module, phase=Phase.PARAMETER_GATHER)
     if kind is Kind.GRAD and result.verdict is Verdict.CONFLICT:
-        return display_module(module), "gradient reduction"
+        return Blame.of(module, phase=Phase.GRADIENT_REDUCTION)
     if kind in _IN_MODULE:
-        return display_module(module), _IN_MODULE[kind]
+        return Blame.of(module, phase=_IN_MODULE[kind])
     if kind in _IN_PARENT:
         if module == "":
-            return ("loss" if kind is Kind.GRAD_OUTPUT else "model input"), _IN_PARENT[kind]
-        return display_module(caller_of(module, known)), _IN_PARENT[kind]
+            stage = Stage.LOSS if kind is Kind.GRAD_OUTPUT else Stage.MODEL_INPUT
+            return Blame.at(stage, _IN_PARENT[kind])
+        return Blame.of(caller_of(module, known), phase=_IN_PARENT[kind])
     return None
-
-
-def _points(found: Sequence[TensorResult]) -> str:
-    first = found[0]
-    more = f" (and {len(found) - 1} more points)" if len(found) > 1 else ""
-    return f"{_name(first)} is wrong: {why(first)}{more}"
-
-
-def _name(result: TensorResult) -> str:
-    return f"{result.id.kind.value.replace('_', ' ')} of {display_module(result.id.module)}"

@@ -15,10 +15,12 @@ from ttrace.analysis.localize.findings import (
     is_everywhere,
     of_kind,
     outermost,
-    why,
 )
-from ttrace.core.ids import Kind, display_module
-from ttrace.core.results import Culprit, TensorResult, Verdict
+from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
+from ttrace.core.ids import Kind
+from ttrace.core.results import TensorResult, Verdict
+
+_SHOWN = 3  # chosen: tensors of a module, or parameters that differ before the step
 
 
 def localize(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Culprit, ...]:
@@ -55,10 +57,9 @@ def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...
     outer = outermost(absent)
     return tuple(
         Culprit(
-            where=module,
-            part="missing",
-            reason="the reference has it, the candidate has no tensor of it",
-            evidence=tuple(result.id for result in verdicts[module][:3]),
+            blame=Blame.of(module, phase=Phase.MISSING),
+            reason=Reason.NO_TENSOR_OF_IT,
+            evidence=tuple(result.id for result in verdicts[module][:_SHOWN]),
         )
         for module in outer
     )
@@ -68,18 +69,15 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
     """Before anything ran: other parameters, other data."""
     parameters, failed = of_kind(results, Kind.PARAM)
     if failed and failed[0].id.step > 0:
-        return by_module(
-            failed, "parameter gather", "its last update passes; at the start of this step"
-        )
+        return by_module(failed, Phase.PARAMETER_GATHER, Reason.GATHERED_PARAMETER)
     if failed:
-        few = ", ".join(f"{display_module(r.id.module)}.{r.id.slot}" for r in failed[:3])
         return (
             Culprit(
-                where=few if len(failed) <= 3 else common_module(failed) or "initial parameters",
-                part="parameters",
-                reason=f"{len(failed)} of {len(parameters)} parameters differ before the step "
-                f"({few} first): load the same values in both runs",
-                evidence=tuple(result.id for result in failed[:3]),
+                blame=_of_parameters(failed),
+                reason=Reason.OTHER_PARAMETERS,
+                evidence=tuple(result.id for result in failed[:_SHOWN]),
+                count=len(failed),
+                total=len(parameters),
             ),
         )
     inputs = [
@@ -88,13 +86,23 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
     if inputs:
         return (
             Culprit(
-                where="model input",
-                part="inputs",
-                reason="the candidate was given other data than the reference: " + why(inputs[0]),
+                blame=Blame.at(Stage.MODEL_INPUT, Phase.INPUTS),
+                reason=Reason.OTHER_DATA,
                 evidence=tuple(result.id for result in inputs),
             ),
         )
     return ()
+
+
+def _of_parameters(failed: Sequence[TensorResult]) -> Blame:
+    """The modules of a few, the module that holds all of many, or all parameters."""
+    if len(failed) <= _SHOWN:
+        modules = dict.fromkeys(result.id.module for result in failed)
+        return Blame.of(*modules, phase=Phase.PARAMETERS)
+    common = common_module(failed)
+    if not common:
+        return Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS)
+    return Blame.of(common, phase=Phase.PARAMETERS)
 
 
 def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
@@ -103,17 +111,13 @@ def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
         return ()
     kind, module = first.id.kind, first.id.module
     if kind is Kind.LOSS:
-        where, reason = "loss", "every module output passes, the loss does not"
+        blame, reason = Blame.at(Stage.LOSS, Phase.FORWARD), Reason.LOSS_ALONE
     elif kind is Kind.OUTPUT:
-        where, reason = display_module(module), "its output is the first wrong tensor"
+        blame, reason = Blame.of(module, phase=Phase.FORWARD), Reason.FIRST_WRONG_OUTPUT
     else:
-        where = display_module(caller_of(module, {r.id.module for r in results}))
-        reason = f"the input it makes for {module} is the first wrong tensor"
-    return (
-        Culprit(
-            where=where, part="forward", reason=f"{reason}: {why(first)}", evidence=(first.id,)
-        ),
-    )
+        caller = caller_of(module, {r.id.module for r in results})
+        blame, reason = Blame.of(caller, phase=Phase.FORWARD), Reason.INPUT_FOR_CHILD
+    return (Culprit(blame=blame, reason=reason, evidence=(first.id,)),)
 
 
 def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Culprit, ...]:
@@ -121,44 +125,40 @@ def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Cu
     if first is None:
         return ()
     id_ = first.id
-    if id_.kind is Kind.GRAD_INPUT:
-        where, reason = display_module(id_.module), "the gradient of its input is the first wrong"
-    else:
-        users = outermost(
-            [user.module for user in consumers.get(id_, ()) if user.kind is Kind.GRAD_INPUT]
-        )
-        produced = f"the gradient it passes back to {display_module(id_.module)} is the first wrong"
-        if users:
-            where, reason = " or ".join(users), produced
-        elif id_.module == "":
-            where, reason = "loss", "the gradient of the model's output is the first wrong"
-        else:
-            caller = caller_of(id_.module, {r.id.module for r in results})
-            where, reason = display_module(caller), produced
-    return (
-        Culprit(where=where, part="backward", reason=f"{reason}: {why(first)}", evidence=(id_,)),
+    reason = Reason.GRADIENT_PASSED_BACK
+    users = outermost(
+        [user.module for user in consumers.get(id_, ()) if user.kind is Kind.GRAD_INPUT]
     )
+    if id_.kind is Kind.GRAD_INPUT:
+        blame, reason = Blame.of(id_.module, phase=Phase.BACKWARD), Reason.GRADIENT_OF_INPUT
+    elif users:
+        blame = Blame.of(*users, phase=Phase.BACKWARD)
+    elif id_.module == "":
+        blame, reason = Blame.at(Stage.LOSS, Phase.BACKWARD), Reason.GRADIENT_OF_MODEL_OUTPUT
+    else:
+        caller = caller_of(id_.module, {r.id.module for r in results})
+        blame = Blame.of(caller, phase=Phase.BACKWARD)
+    return (Culprit(blame=blame, reason=reason, evidence=(id_,)),)
 
 
 def _local_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     gradients, failed = of_kind(results, Kind.GRAD)
-    reason = "activations and their gradients pass"
-    if failed and len(failed) > 1 and is_everywhere(failed, gradients):
+    if len(failed) > 1 and is_everywhere(failed, gradients):
         return (
             Culprit(
-                where="backward",
-                part="weight gradient",
-                reason=f"{reason}, {len(failed)} of {len(gradients)} local gradients of parameters "
-                "do not",
-                evidence=tuple(result.id for result in failed[:3]),
+                blame=Blame.at(Stage.BACKWARD, Phase.WEIGHT_GRADIENT),
+                reason=Reason.ALL_LOCAL_GRADIENTS,
+                evidence=tuple(result.id for result in failed[:_SHOWN]),
+                count=len(failed),
+                total=len(gradients),
             ),
         )
     # A gradient that claims to be whole on every rank but is not the same was never summed.
     unsummed = [result for result in failed if result.verdict is Verdict.CONFLICT]
     others = [result for result in failed if result.verdict is not Verdict.CONFLICT]
     return (
-        *by_module(others, "weight gradient", reason),
-        *by_module(unsummed, "gradient reduction", reason),
+        *by_module(others, Phase.WEIGHT_GRADIENT, Reason.LOCAL_GRADIENT),
+        *by_module(unsummed, Phase.GRADIENT_REDUCTION, Reason.LOCAL_GRADIENT),
     )
 
 

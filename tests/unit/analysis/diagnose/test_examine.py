@@ -14,6 +14,7 @@ from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece, assemble
+from ttrace.core.plain import from_dict, to_dict
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.reader import Trace
@@ -108,7 +109,7 @@ def test_ulp_counts_steps_between_neighbours(tmp_path: Path, dtype: torch.dtype)
 
 def test_detail_reads_back() -> None:
     made = detail(TensorId(step=0, module=FORWARD[0], kind=ID.kind, slot="weight"))
-    assert Detail.from_json(made.to_json()) == made
+    assert from_dict(Detail, to_dict(made)) == made
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -8,10 +8,11 @@ import pytest
 
 from tests.unit.analysis.localize.test_plain import ROUNDED, STEP, id_of
 from ttrace.analysis.localize import localize_isolated
+from ttrace.core.blame import Blame, Phase
 from ttrace.core.results import TensorResult, Verdict
 
 
-def named(wrong: Mapping[str, Verdict] | str) -> list[tuple[str, str]]:
+def named(wrong: Mapping[str, Verdict] | str) -> list[Blame]:
     if isinstance(wrong, str):
         wrong = dict.fromkeys(wrong.split(), Verdict.MISMATCH)
     assert set(wrong) <= set(STEP)
@@ -25,34 +26,49 @@ def named(wrong: Mapping[str, Verdict] | str) -> list[tuple[str, str]]:
         )
         for order, name in enumerate(STEP)
     ]
-    return [(culprit.where, culprit.part) for culprit in localize_isolated(results)]
+    return [culprit.blame for culprit in localize_isolated(results)]
 
 
 @pytest.mark.parametrize(
     ("wrong", "places"),
     [
-        ("a:output.0 b.d:output.0", [("a", "forward"), ("b.d", "forward")]),
-        ("b.d:input.0", [("b", "forward")]),
-        ("b.c:grad_output.0", [("b", "backward")]),
+        (
+            "a:output.0 b.d:output.0",
+            [Blame.of("a", phase=Phase.FORWARD), Blame.of("b.d", phase=Phase.FORWARD)],
+        ),
+        ("b.d:input.0", [Blame.of("b", phase=Phase.FORWARD)]),
+        ("b.c:grad_output.0", [Blame.of("b", phase=Phase.BACKWARD)]),
         # one place, not two
-        ("e:output.0 e:grad_input.0 e:grad.weight", [("e", "forward")]),
-        ("e:grad_input.0 e:grad.weight e:main_grad.weight", [("e", "backward")]),
+        ("e:output.0 e:grad_input.0 e:grad.weight", [Blame.of("e", phase=Phase.FORWARD)]),
+        ("e:grad_input.0 e:grad.weight e:main_grad.weight", [Blame.of("e", phase=Phase.BACKWARD)]),
         # but only of the same module
-        ("e:grad_input.0 a:grad.weight", [("e", "backward"), ("a", "weight gradient")]),
-        ("a:grad.weight a:main_grad.weight", [("a", "weight gradient")]),
-        ("a:main_grad.weight", [("a", "gradient reduction")]),
-        ("a:accumulated_grad.weight a:main_grad.weight", [("a", "gradient accumulation")]),
+        (
+            "e:grad_input.0 a:grad.weight",
+            [Blame.of("e", phase=Phase.BACKWARD), Blame.of("a", phase=Phase.WEIGHT_GRADIENT)],
+        ),
+        ("a:grad.weight a:main_grad.weight", [Blame.of("a", phase=Phase.WEIGHT_GRADIENT)]),
+        ("a:main_grad.weight", [Blame.of("a", phase=Phase.GRADIENT_REDUCTION)]),
+        (
+            "a:accumulated_grad.weight a:main_grad.weight",
+            [Blame.of("a", phase=Phase.GRADIENT_ACCUMULATION)],
+        ),
         (
             "a:accumulated_grad.weight a:main_grad.weight e:main_grad.weight",
-            [("a", "gradient accumulation"), ("e", "gradient reduction")],
+            [
+                Blame.of("a", phase=Phase.GRADIENT_ACCUMULATION),
+                Blame.of("e", phase=Phase.GRADIENT_REDUCTION),
+            ],
         ),
-        ("a:grad.weight a:accumulated_grad.weight", [("a", "weight gradient")]),
+        ("a:grad.weight a:accumulated_grad.weight", [Blame.of("a", phase=Phase.WEIGHT_GRADIENT)]),
     ],
 )
-def test_every_segment_that_is_itself_wrong(wrong: str, places: list[tuple[str, str]]) -> None:
+def test_every_segment_that_is_itself_wrong(wrong: str, places: list[Blame]) -> None:
     assert named(wrong) == places
 
 
 def test_a_gradient_that_was_not_summed_is_another_mistake_than_a_wrong_backward() -> None:
     wrong = {"e:grad_input.0": Verdict.MISMATCH, "e:grad.weight": Verdict.CONFLICT}
-    assert named(wrong) == [("e", "backward"), ("e", "gradient reduction")]
+    assert named(wrong) == [
+        Blame.of("e", phase=Phase.BACKWARD),
+        Blame.of("e", phase=Phase.GRADIENT_REDUCTION),
+    ]

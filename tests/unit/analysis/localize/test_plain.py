@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ttrace.analysis.localize import localize
+from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.ids import TensorId
-from ttrace.core.results import Culprit, TensorResult, Verdict
+from ttrace.core.results import TensorResult, Verdict
 from ttrace.core.statistics import Statistics
+from ttrace.report import wording
 
 EQUAL = Statistics(
     count=4,
@@ -92,62 +94,85 @@ def all_of(kind: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "where", "part"),
+    ("wrong", "blamed"),
     [
         # what ran wrong first, forward
-        ("a:output.0", "a", "forward"),
-        ("b.c:output.0 b.d:input.0 b.d:output.0 b:output.0 :loss", "b.c", "forward"),
-        ("b:output.0 :output.0 :loss", "b", "forward"),
-        (":output.0", "(model)", "forward"),
-        ("b.d:input.0 b.d:output.0", "b", "forward"),
-        ("e:input.0", "(model)", "forward"),
-        (":loss", "loss", "forward"),
+        ("a:output.0", Blame.of("a", phase=Phase.FORWARD)),
+        (
+            "b.c:output.0 b.d:input.0 b.d:output.0 b:output.0 :loss",
+            Blame.of("b.c", phase=Phase.FORWARD),
+        ),
+        ("b:output.0 :output.0 :loss", Blame.of("b", phase=Phase.FORWARD)),
+        (":output.0", Blame.of("", phase=Phase.FORWARD)),
+        ("b.d:input.0 b.d:output.0", Blame.of("b", phase=Phase.FORWARD)),
+        ("e:input.0", Blame.of("", phase=Phase.FORWARD)),
+        (":loss", Blame.at(Stage.LOSS, Phase.FORWARD)),
         # backward
-        ("b.d:grad_input.0 b.c:grad_output.0", "b.d", "backward"),
-        ("b.c:grad_output.0 b.c:grad_input.0", "b", "backward"),
-        ("a:grad_output.0", "(model)", "backward"),
-        (":grad_output.0 e:grad_output.0", "loss", "backward"),
+        ("b.d:grad_input.0 b.c:grad_output.0", Blame.of("b.d", phase=Phase.BACKWARD)),
+        ("b.c:grad_output.0 b.c:grad_input.0", Blame.of("b", phase=Phase.BACKWARD)),
+        ("a:grad_output.0", Blame.of("", phase=Phase.BACKWARD)),
+        (":grad_output.0 e:grad_output.0", Blame.at(Stage.LOSS, Phase.BACKWARD)),
         # before the step
-        ("a:param.weight a:output.0", "a.weight", "parameters"),
-        ("a:param.weight b.c:param.weight", "a.weight, b.c.weight", "parameters"),
-        (all_of("param"), "initial parameters", "parameters"),
-        (":input.0 a:input.0 a:output.0", "model input", "inputs"),
+        ("a:param.weight a:output.0", Blame.of("a", phase=Phase.PARAMETERS)),
+        ("a:param.weight b.c:param.weight", Blame.of("a", "b.c", phase=Phase.PARAMETERS)),
+        (all_of("param"), Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS)),
+        (":input.0 a:input.0 a:output.0", Blame.at(Stage.MODEL_INPUT, Phase.INPUTS)),
         # after the backward
-        ("b.c:grad.weight", "b.c", "weight gradient"),
-        (all_of("grad"), "backward", "weight gradient"),
-        ("b.c:main_grad.weight", "b.c", "gradient reduction"),
-        (all_of("main_grad"), "gradient accumulation", "main gradient"),
-        (":grad_norm", "gradient clipping", "grad norm"),
-        ("e:clipped_grad.weight", "gradient clipping", "clip"),
-        (all_of("clipped_grad"), "gradient clipping", "clip"),
-        ("a:optimizer.weight.exp_avg", "optimizer step", "state"),
-        (all_of("optimizer"), "optimizer step", "state"),
-        ("e:param_after.weight", "e", "update"),
-        (all_of("param_after"), "optimizer step", "update"),
-        ("b.d:buffer.mean", "b.d", "buffer"),
+        ("b.c:grad.weight", Blame.of("b.c", phase=Phase.WEIGHT_GRADIENT)),
+        (all_of("grad"), Blame.at(Stage.BACKWARD, Phase.WEIGHT_GRADIENT)),
+        ("b.c:main_grad.weight", Blame.of("b.c", phase=Phase.GRADIENT_REDUCTION)),
+        (all_of("main_grad"), Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT)),
+        (":grad_norm", Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM)),
+        ("e:clipped_grad.weight", Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP)),
+        (all_of("clipped_grad"), Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP)),
+        ("a:optimizer.weight.exp_avg", Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE)),
+        (all_of("optimizer"), Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE)),
+        ("e:param_after.weight", Blame.of("e", phase=Phase.UPDATE)),
+        (all_of("param_after"), Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)),
+        ("b.d:buffer.mean", Blame.of("b.d", phase=Phase.BUFFER)),
         # an earlier stage explains a later one
-        ("a:param.weight :input.0", "a.weight", "parameters"),
-        ("e:output.0 a:grad_input.0", "e", "forward"),
-        (f"a:grad_input.0 {all_of('main_grad')}", "a", "backward"),
-        ("b.c:grad.weight b.c:main_grad.weight :grad_norm", "b.c", "weight gradient"),
-        ("a:accumulated_grad.weight a:main_grad.weight", "a", "gradient accumulation"),
+        ("a:param.weight :input.0", Blame.of("a", phase=Phase.PARAMETERS)),
+        ("e:output.0 a:grad_input.0", Blame.of("e", phase=Phase.FORWARD)),
+        (f"a:grad_input.0 {all_of('main_grad')}", Blame.of("a", phase=Phase.BACKWARD)),
+        (
+            "b.c:grad.weight b.c:main_grad.weight :grad_norm",
+            Blame.of("b.c", phase=Phase.WEIGHT_GRADIENT),
+        ),
+        (
+            "a:accumulated_grad.weight a:main_grad.weight",
+            Blame.of("a", phase=Phase.GRADIENT_ACCUMULATION),
+        ),
         (
             f"{all_of('accumulated_grad')} {all_of('main_grad')}",
-            "gradient accumulation",
-            "main gradient",
+            Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
         ),
-        (f"a:grad_input.0 {all_of('grad')}", "a", "backward"),
-        (f"b.c:main_grad.weight {all_of('param_after')}", "b.c", "gradient reduction"),
-        (f"{all_of('main_grad')} :grad_norm", "gradient accumulation", "main gradient"),
-        (f":grad_norm {all_of('clipped_grad')}", "gradient clipping", "grad norm"),
-        (f"{all_of('clipped_grad')} {all_of('optimizer')}", "gradient clipping", "clip"),
-        (f"{all_of('optimizer')} {all_of('param_after')}", "optimizer step", "state"),
-        ("e:param_after.weight b.d:buffer.mean", "e", "update"),
+        (f"a:grad_input.0 {all_of('grad')}", Blame.of("a", phase=Phase.BACKWARD)),
+        (
+            f"b.c:main_grad.weight {all_of('param_after')}",
+            Blame.of("b.c", phase=Phase.GRADIENT_REDUCTION),
+        ),
+        (
+            f"{all_of('main_grad')} :grad_norm",
+            Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
+        ),
+        (
+            f":grad_norm {all_of('clipped_grad')}",
+            Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),
+        ),
+        (
+            f"{all_of('clipped_grad')} {all_of('optimizer')}",
+            Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP),
+        ),
+        (
+            f"{all_of('optimizer')} {all_of('param_after')}",
+            Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE),
+        ),
+        ("e:param_after.weight b.d:buffer.mean", Blame.of("e", phase=Phase.UPDATE)),
     ],
 )
-def test_the_first_wrong_tensor_names_the_culprit(wrong: str, where: str, part: str) -> None:
+def test_the_first_wrong_tensor_names_the_culprit(wrong: str, blamed: Blame) -> None:
     (culprit,) = blame(wrong)
-    assert (culprit.where, culprit.part) == (where, part)
+    assert culprit.blame == blamed
     assert set(map(str, culprit.evidence)) <= {f"step0/{name}" for name in wrong.split()}
     assert culprit.evidence
 
@@ -159,7 +184,7 @@ def test_nothing_wrong_blames_nobody() -> None:
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_only_failures_are_blamed(verdict: Verdict) -> None:
     culprits = blame({"a:output.0": verdict})
-    assert [culprit.where for culprit in culprits] == ["a"] * verdict.is_failure
+    assert [culprit.blame.modules for culprit in culprits] == [("a",)] * verdict.is_failure
 
 
 def test_later_steps_are_consequences() -> None:
@@ -167,30 +192,30 @@ def test_later_steps_are_consequences() -> None:
         TensorResult(id=id_of(name, step), verdict=Verdict.MISMATCH, order=order)
         for order, (name, step) in enumerate([("a:output.0", 1), ("b.c:output.0", 0)])
     ]
-    assert [culprit.where for culprit in localize(results, {})] == ["b.c"]
-    assert [culprit.where for culprit in localize(results[:1], {})] == ["a"]
+    assert [culprit.blame.modules for culprit in localize(results, {})] == [("b.c",)]
+    assert [culprit.blame.modules for culprit in localize(results[:1], {})] == [("a",)]
 
 
 class TestConsumers:
     """A wrong gradient of an output comes from those who used it."""
 
     @pytest.mark.parametrize(
-        ("users", "where"),
+        ("users", "modules"),
         [
-            (("e:grad_input.0",), "e"),
-            (("b.d:grad_input.0", "e:grad_input.0"), "b.d or e"),
-            (("b:grad_input.0", "b.c:grad_input.0", "e:grad_input.1"), "b or e"),
-            (("b:grad_output.0",), "(model)"),
+            (("e:grad_input.0",), ("e",)),
+            (("b.d:grad_input.0", "e:grad_input.0"), ("b.d", "e")),
+            (("b:grad_input.0", "b.c:grad_input.0", "e:grad_input.1"), ("b", "e")),
+            (("b:grad_output.0",), ("",)),
         ],
     )
-    def test_are_blamed(self, users: tuple[str, ...], where: str) -> None:
+    def test_are_blamed(self, users: tuple[str, ...], modules: tuple[str, ...]) -> None:
         (culprit,) = blame("a:grad_output.0", consumers={"a:grad_output.0": users})
-        assert (culprit.where, culprit.part) == (where, "backward")
-        assert "the gradient it passes back to a is the first wrong" in culprit.reason
+        assert culprit.blame == Blame.of(*modules, phase=Phase.BACKWARD)
+        assert culprit.reason is Reason.GRADIENT_PASSED_BACK
 
     def test_of_the_models_output_are_blamed_before_the_loss(self) -> None:
         users = {":grad_output.0": ("e:grad_input.0",)}
-        assert [c.where for c in blame(":grad_output.0", consumers=users)] == ["e"]
+        assert [c.blame.modules for c in blame(":grad_output.0", consumers=users)] == [("e",)]
 
 
 class TestMainGradients:
@@ -205,20 +230,23 @@ class TestMainGradients:
 
     def test_with_a_common_factor_accuse_the_reduction(self) -> None:
         (culprit,) = self.factors(2.0, 2.001, 1.999, 2.0)
-        assert culprit.where == "gradient reduction"
-        assert "all main gradients are 2 times the reference's (4 of 4)" in culprit.reason
+        assert culprit.blame.stage is Stage.GRADIENT_REDUCTION
+        assert culprit.reason is Reason.COMMON_FACTOR
+        assert (culprit.factor, culprit.count, culprit.total) == (2.0, 4, 4)
 
     def test_with_different_factors_accuse_the_accumulation(self) -> None:
-        assert [c.where for c in self.factors(2.0, 2.0, 3.0, 2.0)] == ["gradient accumulation"]
+        (culprit,) = self.factors(2.0, 2.0, 3.0, 2.0)
+        assert culprit.blame.stage is Stage.GRADIENT_ACCUMULATION
+        assert culprit.reason is Reason.NO_COMMON_FACTOR
 
     def test_whose_replicas_disagree_accuse_the_reduction(self) -> None:
         (culprit,) = blame(dict.fromkeys(self.names, Verdict.CONFLICT))
-        assert culprit.where == "gradient reduction"
-        assert "replicas of the main gradients disagree" in culprit.reason
+        assert culprit.blame.stage is Stage.GRADIENT_REDUCTION
+        assert culprit.reason is Reason.REPLICAS_DISAGREE
 
     def test_of_some_modules_accuse_each(self) -> None:
         culprits = blame("a:main_grad.weight e:main_grad.weight")
-        assert {c.where for c in culprits} == {"a", "e"}
+        assert {c.blame.modules for c in culprits} == {("a",), ("e",)}
 
     def test_without_a_local_one_accuse_the_module(self) -> None:
         """Traces of gradients that no hook saw."""
@@ -229,22 +257,24 @@ class TestMainGradients:
             replace(result, id=id_of(f"{m}:main_grad.weight"), verdict=Verdict.PASS) for m in "aef"
         ]
         (culprit,) = localize([result, *right], {})
-        assert (culprit.where, culprit.part) == ("b.c", "main gradient")
+        assert culprit.blame == Blame.of("b.c", phase=Phase.MAIN_GRADIENT)
 
 
 class TestLocalGradients:
     def test_whose_replicas_disagree_were_not_reduced(self) -> None:
         (culprit,) = blame({"b.c:grad.weight": Verdict.CONFLICT})
-        assert (culprit.where, culprit.part) == ("b.c", "gradient reduction")
+        assert culprit.blame == Blame.of("b.c", phase=Phase.GRADIENT_REDUCTION)
 
     def test_of_some_modules_accuse_each(self) -> None:
         wrong = {"a:grad.weight": Verdict.MISMATCH, "e:grad.weight": Verdict.CONFLICT}
-        named = {(culprit.where, culprit.part) for culprit in blame(wrong)}
-        assert named == {("a", "weight gradient"), ("e", "gradient reduction")}
+        assert {culprit.blame for culprit in blame(wrong)} == {
+            Blame.of("a", phase=Phase.WEIGHT_GRADIENT),
+            Blame.of("e", phase=Phase.GRADIENT_REDUCTION),
+        }
 
     def test_that_are_missing_accuse_the_module(self) -> None:
         (culprit,) = blame({"e:grad.weight": Verdict.MISSING})
-        assert (culprit.where, culprit.part) == ("e", "weight gradient")
+        assert culprit.blame == Blame.of("e", phase=Phase.WEIGHT_GRADIENT)
 
 
 class TestClipping:
@@ -254,20 +284,20 @@ class TestClipping:
         extra = dict.fromkeys(self.names, Verdict.EXTRA)
         later = dict.fromkeys(all_of("param_after").split(), Verdict.MISMATCH)
         (culprit,) = blame(extra | later)
-        assert (culprit.where, culprit.part) == ("gradient clipping", "clip")
-        assert culprit.reason == "the candidate clips its gradients, the reference does not"
+        assert culprit.blame == Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP)
+        assert culprit.reason is Reason.CLIPS_ALONE
         assert blame(extra) == ()
 
     def test_by_the_reference_alone_is_wrong(self) -> None:
         (culprit,) = blame(dict.fromkeys(self.names, Verdict.MISSING))
-        assert (culprit.where, culprit.part) == ("gradient clipping", "grad norm")
+        assert culprit.blame == Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM)
 
 
 class TestOptimizerState:
     def test_that_is_missing_asks_for_its_parameters(self) -> None:
         (culprit,) = blame(dict.fromkeys(all_of("optimizer").split(), Verdict.MISSING))
-        assert culprit.where == "optimizer step"
-        assert "it has no state for 4 parameters" in culprit.reason
+        assert culprit.blame.stage is Stage.OPTIMIZER_STEP
+        assert (culprit.reason, culprit.count) == (Reason.NO_STATE, 4)
 
 
 class TestUpdates:
@@ -286,15 +316,16 @@ class TestUpdates:
             for slot, verdict in slots.items()
         ]
         (culprit,) = localize(results, {})
-        assert (culprit.where, culprit.part) == ("optimizer step", "update")
-        assert "copies in full precision pass, 3 of 3 new parameters do not" in culprit.reason
+        assert culprit.blame == Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)
+        assert culprit.reason is Reason.PARAMETERS_BUT_NOT_COPIES
+        assert (culprit.count, culprit.total) == (3, 3)
 
     def test_that_are_exactly_equal_prove_nothing(self) -> None:
         """In low precision a parameter may not move at all: half of them is all that could."""
         wrong = "a:param_after.weight b.c:param_after.weight"
         still = dict.fromkeys(("b.d:param_after.weight", "e:param_after.weight"), EQUAL)
-        assert [c.where for c in blame(wrong, statistics=still)] == ["optimizer step"]
-        assert {c.where for c in blame(wrong)} == {"a", "b.c"}
+        assert [c.blame.stage for c in blame(wrong, statistics=still)] == [Stage.OPTIMIZER_STEP]
+        assert {c.blame.modules for c in blame(wrong)} == {("a",), ("b.c",)}
 
 
 class TestAbsentModules:
@@ -304,16 +335,16 @@ class TestAbsentModules:
 
     def test_are_blamed_before_all_else(self) -> None:
         (culprit,) = self.missing("e")
-        assert (culprit.where, culprit.part) == ("e", "missing")
-        assert "the candidate has no tensor of it" in culprit.reason
+        assert culprit.blame == Blame.of("e", phase=Phase.MISSING)
+        assert culprit.reason is Reason.NO_TENSOR_OF_IT
 
     def test_are_named_by_the_outermost(self) -> None:
-        assert {c.where for c in self.missing("b", "b.c", "b.d")} == {"b"}
-        assert {c.where for c in self.missing("b.c", "e")} == {"b.c", "e"}
+        assert {c.blame.modules for c in self.missing("b", "b.c", "b.d")} == {("b",)}
+        assert {c.blame.modules for c in self.missing("b.c", "e")} == {("b.c",), ("e",)}
 
     def test_are_not_those_of_which_something_is_there(self) -> None:
         (culprit,) = blame({"e:output.0": Verdict.MISSING})
-        assert (culprit.where, culprit.part) == ("e", "forward")
+        assert culprit.blame == Blame.of("e", phase=Phase.FORWARD)
 
 
 @pytest.mark.parametrize(
@@ -330,4 +361,5 @@ class TestAbsentModules:
 def test_the_reason_says_how_wrong_it_is(change: dict[str, Any], words: str) -> None:
     result = TensorResult(id=id_of("a:output.0"), verdict=Verdict.MISMATCH, order=0, ratio=7.0)
     (culprit,) = localize([replace(result, **change)], {})
-    assert culprit.reason == f"its output is the first wrong tensor: {words}"
+    said = wording.reason(culprit, {result.id: replace(result, **change)})
+    assert said == f"its output is the first wrong tensor: {words}"

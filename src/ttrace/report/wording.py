@@ -1,0 +1,222 @@
+"""Wording: text for people from the types of a result, with the sentences of words.py.
+
+    Culprit             layers.1.feed_forward, backward
+    Reason              its output is the first wrong tensor: 1.2e+05 times its tolerance
+    Diagnosis           parts 0 and 1 of 2 of dim 1 are exchanged
+
+Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Reason
+from ttrace.core.ids import Kind, TensorId, display_module
+from ttrace.core.readings import Reading, Statistic
+from ttrace.core.results import CheckResult, Outcome, TensorResult, Verdict
+from ttrace.report.words import LINES, MISTAKES, PHASES, REASONS, STAGES, STATISTICS, Line
+
+_MOST_RANKS = 16  # chosen: more are no place to look at
+_MOST_PARTS = 8  # chosen: enough to see the order
+_MOST_FACTORS = 4  # chosen
+
+Tensors = Mapping[TensorId, TensorResult]
+
+# What a size of a diagnosis is called that is no mesh axis.
+_SIZES = {"ranks": Line.NUMBER, "microbatches": Line.NUMBER}
+
+
+def line(key: Line, **values: object) -> str:
+    return LINES[key].format(**values)
+
+
+def headline(result: CheckResult) -> str:
+    """The outcome in one line; it names the first culprit."""
+    if result.outcome is Outcome.EQUIVALENT:
+        worst = max((r.ratio for r in result.tensors if r.ratio is not None), default=0.0)
+        equal = sum(r.statistics is not None and r.statistics.equal for r in result.tensors)
+        return line(Line.EQUIVALENT, compared=result.compared, equal=equal, worst=worst)
+    if result.outcome is Outcome.NOT_EQUIVALENT:
+        if not result.culprits:
+            return line(Line.NOT_EQUIVALENT, place=result.failures[0].id)
+        others = len(result.culprits) - 1
+        more = line(Line.AND_MORE, count=others) if others else ""
+        return line(Line.NOT_EQUIVALENT, place=place(result.culprits[0])) + more
+    if result.compared == 0:
+        return line(Line.NOTHING_COMPARED)
+    first = result.undecided[0]
+    return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=note(first))
+
+
+def follow_on(result: CheckResult) -> str:
+    """How far the mistake spreads, where an isolated run told it from what follows from it."""
+    if result.blamed_in is result:
+        return ""
+    modules = {failure.id.module for failure in result.failures}
+    count = len(result.culprits)
+    return line(
+        Line.FOLLOW_ON,
+        failures=len(result.failures),
+        modules=len(modules),
+        count=count,
+        s="s" * (count != 1),
+    )
+
+
+def counts(result: CheckResult) -> str:
+    """218 pass, 176 mismatch; tolerances from 1 perturbed reference run."""
+    found = ", ".join(f"{count} {verdict.value}" for verdict, count in result.counts().items())
+    runs = len(result.perturbed)
+    return line(Line.COUNTS, verdicts=found or line(Line.NO_COUNTS), runs=runs, s="s" * (runs != 1))
+
+
+def place(culprit: Culprit) -> str:
+    """layers.1.feed_forward, backward"""
+    return f"{where(culprit)}, {phase(culprit)}"
+
+
+def where(culprit: Culprit) -> str:
+    """The modules or the stage that is blamed; parameters are named where they are few."""
+    if culprit.reason is Reason.OTHER_PARAMETERS and culprit.count == len(culprit.evidence):
+        return _parameters(culprit.evidence)
+    return blamed(culprit.blame)
+
+
+def blamed(blame: Blame) -> str:
+    if blame.stage is not None:
+        return STAGES[blame.stage]
+    return " or ".join(map(display_module, blame.modules))
+
+
+def phase(culprit: Culprit) -> str:
+    return PHASES[culprit.blame.phase]
+
+
+def reason(culprit: Culprit, tensors: Tensors) -> str:
+    """Why it is blamed, and what kind of mistake it looks like where that is known."""
+    words = _reason(culprit, tensors)
+    if culprit.steps and culprit.steps != (0,):
+        words += line(Line.IN_STEPS, steps=", ".join(map(str, culprit.steps)))
+    return words if culprit.diagnosis is None else f"{words}; {diagnosis(culprit.diagnosis)}"
+
+
+def _reason(culprit: Culprit, tensors: Tensors) -> str:
+    evidence = culprit.evidence
+    first = evidence[0] if evidence else None
+    others = len(evidence) - 1
+    reduced = first is not None and first.kind is Kind.REDUCED_GRAD
+    return REASONS[culprit.reason].format(
+        count=culprit.count,
+        total=culprit.total,
+        factor=math.nan if culprit.factor is None else culprit.factor,
+        told=culprit.told,
+        why="" if first is None or first not in tensors else why(tensors[first]),
+        module="" if first is None else display_module(first.module),
+        tensor="" if first is None else _tensor(first),
+        names=_parameters(evidence),
+        slots=", ".join(id_.slot for id_ in evidence),
+        more=line(Line.MORE_POINTS, count=others) if others > 0 else "",
+        gradients=line(Line.REDUCED_GRADIENTS if reduced else Line.MAIN_GRADIENTS),
+    )
+
+
+def _parameters(ids: Sequence[TensorId]) -> str:
+    return ", ".join(f"{display_module(id_.module)}.{id_.slot}" for id_ in ids)
+
+
+def _tensor(id_: TensorId) -> str:
+    """grad input of layers.1.feed_forward"""
+    return f"{id_.kind.value.replace('_', ' ')} of {display_module(id_.module)}"
+
+
+def why(tensor: TensorResult) -> str:
+    """How wrong a tensor is, and in what way."""
+    found = note(tensor)
+    if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None:
+        return _joined(tensor.verdict.value, found)
+    is_endless = math.isinf(tensor.ratio)
+    size = line(Line.FAR_BEYOND) if is_endless else line(Line.RATIO, ratio=tensor.ratio)
+    return _joined(size, found)
+
+
+def note(tensor: TensorResult) -> str:
+    """What was found of a tensor; empty where its verdict says all."""
+    return tensor.note
+
+
+def evidence(tensor: TensorResult) -> str:
+    """row 3 of dim 0 is 1.2e+05 times what is allowed (0.4 > 3e-06), on ranks 2, 3."""
+    worst = tensor.worst
+    if worst is None or tensor.verdict is not Verdict.MISMATCH:
+        return _joined(tensor.verdict.value, note(tensor))
+    said = line(
+        Line.EVIDENCE,
+        what=reading_place(worst.reading) or STATISTICS[worst.reading.statistic],
+        ratio=worst.ratio,
+        value=worst.reading.value,
+        allowed=worst.allowed,
+    )
+    return _joined(said, on_ranks(tensor.ranks) if tensor.ranks else "")
+
+
+def reading_place(reading: Reading) -> str:
+    """row (3, 17) of dims 0, 1; empty where a reading is of the whole tensor."""
+    if not reading.index:
+        return ""
+    what = STATISTICS[reading.statistic]
+    if reading.statistic is Statistic.ELEMENT:
+        return f"{what} {_index(reading.index)}"
+    if len(reading.dims) == 1:
+        return f"{what} {reading.index[0]} of dim {reading.dims[0]}"
+    return f"{what} {_index(reading.index)} of dims {', '.join(map(str, reading.dims))}"
+
+
+def on_ranks(ranks: Sequence[int]) -> str:
+    """on ranks 2, 3; long lists are cut."""
+    return line(Line.ON_RANKS, s="s" * (len(ranks) > 1), ranks=_listed(ranks, _MOST_RANKS))
+
+
+def diagnosis(found: Diagnosis) -> str:
+    """What kind of mistake it looks like; one from outside brings its sentence with it."""
+    template = MISTAKES.get(Mistake(found.mistake)) if found.mistake in set(Mistake) else None
+    if template is None:
+        return found.sentence or found.mistake
+    moved = [place for place, source in enumerate(found.order) if place != source]
+    sizes = [line(_SIZES.get(name, Line.AXIS), name=name) for name in found.sizes]
+    factors = [f"{part.factor:.4g} {on_ranks(part.ranks)}" for part in found.factors]
+    return template.format(
+        dim=found.dims[0] if found.dims else "",
+        dims=" and ".join(map(str, found.dims)),
+        parts=len(found.order),
+        moved=" and ".join(map(str, moved)),
+        order=_listed(found.order, _MOST_PARTS),
+        size=found.size,
+        sizes=" or ".join(sizes),
+        factors=", ".join(factors[:_MOST_FACTORS]),
+        dtype=found.dtype,
+    )
+
+
+def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What was not seen, by kind; empty where everything was."""
+    seen = result.coverage
+    groups = (
+        (Line.UNFIRED, seen.unfired),
+        (Line.NEVER_CALLED, seen.never_called),
+        (Line.FAULTS, seen.faults),
+    )
+    return tuple((line(key), names) for key, names in groups if names)
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _listed(numbers: Sequence[int], most: int) -> str:
+    return ", ".join(map(str, numbers[:most])) + " ..." * (len(numbers) > most)
+
+
+def _index(index: Sequence[int]) -> str:
+    return f"({', '.join(map(str, index))})"

@@ -1,0 +1,199 @@
+"""Words: every sentence about a result, by the enums that programs switch on.
+
+Nothing but report/wording.py uses them, and nothing reads them but people: verdicts, culprits and
+exit codes are the same whatever stands here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from ttrace.core.blame import Mistake, Phase, Reason, Stage
+from ttrace.core.readings import Statistic
+
+STAGES = {
+    Stage.MODEL_INPUT: "model input",
+    Stage.INITIAL_PARAMETERS: "initial parameters",
+    Stage.LOSS: "loss",
+    Stage.BACKWARD: "backward",
+    Stage.GRADIENT_ACCUMULATION: "gradient accumulation",
+    Stage.GRADIENT_REDUCTION: "gradient reduction",
+    Stage.GRADIENT_CLIPPING: "gradient clipping",
+    Stage.OPTIMIZER_STEP: "optimizer step",
+}
+
+PHASES = {
+    Phase.MISSING: "missing",
+    Phase.PARAMETERS: "parameters",
+    Phase.PARAMETER_GATHER: "parameter gather",
+    Phase.INPUTS: "inputs",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.WEIGHT_GRADIENT: "weight gradient",
+    Phase.GRADIENT_ACCUMULATION: "gradient accumulation",
+    Phase.GRADIENT_REDUCTION: "gradient reduction",
+    Phase.MAIN_GRADIENT: "main gradient",
+    Phase.GRADIENT_NORM: "grad norm",
+    Phase.CLIP: "clip",
+    Phase.STATE: "state",
+    Phase.UPDATE: "update",
+    Phase.BUFFER: "buffer",
+}
+
+REASONS = {
+    Reason.NO_TENSOR_OF_IT: "the reference has it, the candidate has no tensor of it",
+    Reason.OTHER_PARAMETERS: "{count} of {total} parameters differ before the step ({names} "
+    "first): load the same values in both runs",
+    Reason.GATHERED_PARAMETER: "its last update passes; at the start of this step, {slots} does "
+    "not: {why}",
+    Reason.OTHER_DATA: "the candidate was given other data than the reference: {why}",
+    Reason.FIRST_WRONG_OUTPUT: "its output is the first wrong tensor: {why}",
+    Reason.INPUT_FOR_CHILD: "the input it makes for {module} is the first wrong tensor: {why}",
+    Reason.LOSS_ALONE: "every module output passes, the loss does not: {why}",
+    Reason.GRADIENT_OF_INPUT: "the gradient of its input is the first wrong: {why}",
+    Reason.GRADIENT_PASSED_BACK: "the gradient it passes back to {module} is the first wrong: "
+    "{why}",
+    Reason.GRADIENT_OF_MODEL_OUTPUT: "the gradient of the model's output is the first wrong: {why}",
+    Reason.LOCAL_GRADIENT: "activations and their gradients pass, {slots} does not: {why}",
+    Reason.ALL_LOCAL_GRADIENTS: "activations and their gradients pass, {count} of {total} local "
+    "gradients of parameters do not",
+    Reason.GIVEN_REFERENCE_VALUES: "given the reference's values, {tensor} is wrong: {why}{more}",
+    Reason.CUT_OFF_FROM_AUTOGRAD: "the reference has a {tensor}, the candidate has none: a tensor "
+    "was cut off from autograd (detach, no_grad, data), and {count} gradients are never made",
+    Reason.ACCUMULATED_GRADIENT: "its local gradient passes, accumulated, {slots} does not: {why}",
+    Reason.ALL_ACCUMULATED_GRADIENTS: "local gradients pass, {count} of {total} sums of them that "
+    "are given to the reduction do not: {why}",
+    Reason.REDUCED_GRADIENT: "its local gradient passes, reduced, {slots} does not: {why}",
+    Reason.DATA_PARALLEL_GRADIENT: "its local gradient passes, reduced over data-parallel ranks, "
+    "{slots} does not: {why}",
+    Reason.FINALISED_GRADIENT: "reduced over data-parallel ranks it passes, finalised (summed over "
+    "tensor-parallel ranks and stages, divided by tokens), {slots} does not: {why}",
+    Reason.UNSEEN_LOCAL_GRADIENT: "activations and their gradients pass, {slots} does not: {why}",
+    Reason.COMMON_FACTOR: "all {gradients} are {factor:.4g} times the reference's ({count} of "
+    "{total}) while activation gradients pass",
+    Reason.REPLICAS_DISAGREE: "replicas of the {gradients} disagree ({count} of {total}) while "
+    "activation gradients pass",
+    Reason.ROUNDED_LOWER: "{gradients} were rounded to a lower precision ({count} of {total}) "
+    "while activation gradients pass",
+    Reason.NO_COMMON_FACTOR: "{gradients} differ without a common factor ({count} of {total}) "
+    "while activation gradients pass",
+    Reason.NOT_THE_NORM: "it is not the norm of the main gradients: {why}",
+    Reason.CLIPPED_GRADIENTS: "main gradients and their norm pass, {count} of {total} clipped "
+    "gradients do not: {why}",
+    Reason.CLIPS_ALONE: "the candidate clips its gradients, the reference does not",
+    Reason.OPTIMIZER_STATE: "the gradients it was given pass, {count} of {total} tensors of its "
+    "state do not: {why}",
+    Reason.NO_STATE: "it has no state for {count} parameters that the reference's has: does it "
+    "step on the parameters that the model uses?",
+    Reason.NEW_PARAMETER: "its main gradient passes, {slots} does not: {why}",
+    Reason.ALL_NEW_PARAMETERS: "main gradients pass, {count} of {total} new parameters do not: "
+    "{why}",
+    Reason.PARAMETERS_BUT_NOT_COPIES: "the optimizer's copies in full precision pass, {count} of "
+    "{total} new parameters do not: {why}",
+    Reason.BUFFER: "everything else passes, {slots} does not: {why}",
+    Reason.TOLD: "{told}",
+}
+
+MISTAKES = {
+    Mistake.ALL_ZERO: "it is all zero: never computed, or never received",
+    Mistake.NOT_UPDATED: "it equals its value before the step: it was not updated",
+    Mistake.MISSING_ALL_REDUCE: "each rank holds a part and their sum equals the reference: an "
+    "all-reduce is missing",
+    Mistake.MISSING_AVERAGE: "ranks disagree and their mean equals the reference: an average is "
+    "missing",
+    Mistake.PARTS_EXCHANGED: "parts {moved} of {parts} of dim {dim} are exchanged",
+    Mistake.PARTS_IN_OTHER_ORDER: "the {parts} parts of dim {dim} stand in another order: {order}",
+    Mistake.TRANSPOSED: "dims {dims} are exchanged: it is transposed",
+    Mistake.ONE_PLACE_LATER: "it is the reference one place later along dim {dim}",
+    Mistake.ONE_PLACE_EARLIER: "it is the reference one place earlier along dim {dim}",
+    Mistake.OPPOSITE_SIGN: "its sign is the opposite",
+    Mistake.SUM_FOR_MEAN: "{size} times the reference, and {size} is {sizes}: a sum where a mean "
+    "is due",
+    Mistake.DIVIDED_TOO_OFTEN: "1/{size} of the reference, and {size} is {sizes}: divided once too "
+    "often",
+    Mistake.FACTOR_OF_EACH_PART: "every part is the reference's times a factor of its own: "
+    "{factors}",
+    Mistake.SAME_VECTOR_IN_EVERY_ROW: "every row is off by the same vector: a bias is added too "
+    "often, or not at all",
+    Mistake.ROUNDED_LOWER: "every value is one of {dtype}, the reference's are not: it was rounded "
+    "to that",
+}
+
+STATISTICS = {
+    Statistic.NORM: "the norm of the error",
+    Statistic.ROW: "row",
+    Statistic.SLICE: "slice",
+    Statistic.ELEMENT: "element",
+    Statistic.GAIN: "the error along the reference",
+    Statistic.SHIFT: "the mean error",
+    Statistic.CHOICES: "the number of choices that differ",
+}
+
+
+class Line(StrEnum):
+    """Sentences about a result as a whole, and the pieces that others are made of."""
+
+    EQUIVALENT = "equivalent"
+    NOT_EQUIVALENT = "not_equivalent"
+    UNDECIDED = "undecided"
+    NOTHING_COMPARED = "nothing_compared"
+    AND_MORE = "and_more"
+    MORE_POINTS = "more_points"
+    MORE_PLACES = "more_places"
+    FOLLOW_ON = "follow_on"
+    RATIO = "ratio"
+    FAR_BEYOND = "far_beyond"
+    EVIDENCE = "evidence"
+    ON_RANKS = "on_ranks"
+    IN_STEPS = "in_steps"
+    COUNTS = "counts"
+    NO_COUNTS = "no_counts"
+    WRONG = "wrong"
+    FIRST_WRONG = "first_wrong"
+    FIRST_UNDECIDED = "first_undecided"
+    SOME_UNDECIDED = "some_undecided"
+    HOOKS = "hooks"
+    UNFIRED = "unfired"
+    NEVER_CALLED = "never_called"
+    FAULTS = "faults"
+    AXIS = "axis"
+    NUMBER = "number"
+    MAIN_GRADIENTS = "main_gradients"
+    REDUCED_GRADIENTS = "reduced_gradients"
+
+
+LINES = {
+    Line.EQUIVALENT: "EQUIVALENT: all {compared} tensors within tolerance ({equal} exactly equal, "
+    "the largest error is {worst:.2f} of its tolerance)",
+    Line.NOT_EQUIVALENT: "NOT EQUIVALENT: {place}",
+    Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
+    Line.NOTHING_COMPARED: "UNDECIDED: nothing could be compared",
+    Line.AND_MORE: " (and {count} more)",
+    Line.MORE_POINTS: " (and {count} more points)",
+    Line.MORE_PLACES: "and {count} more places",
+    Line.FOLLOW_ON: "{failures} tensors of {modules} modules differ; the isolated run found "
+    "{count} root cause{s}, the rest are follow-on errors",
+    Line.RATIO: "{ratio:.3g} times its tolerance",
+    Line.FAR_BEYOND: "far beyond its tolerance",
+    Line.EVIDENCE: "{what} is {ratio:.3g} times what is allowed ({value:.3g} > {allowed:.3g})",
+    Line.ON_RANKS: "on rank{s} {ranks}",
+    Line.IN_STEPS: " (step {steps})",
+    Line.COUNTS: "{verdicts}; tolerances from {runs} perturbed reference run{s}",
+    Line.NO_COUNTS: "nothing compared",
+    Line.WRONG: "{count} of {total} tensors wrong",
+    Line.FIRST_WRONG: "{count} of {total} tensors wrong; the first in execution order:",
+    Line.FIRST_UNDECIDED: "{count} of {total} tensors undecided; the first in execution order:",
+    Line.SOME_UNDECIDED: "{count} of {total} undecided",
+    Line.HOOKS: "gradient hooks: {fired} of {expected} fired",
+    Line.UNFIRED: "no gradient reached",
+    Line.NEVER_CALLED: "never called",
+    Line.FAULTS: "could not be recorded",
+    Line.AXIS: "the size of {name}",
+    Line.NUMBER: "the number of {name}",
+    Line.MAIN_GRADIENTS: "main gradients",
+    Line.REDUCED_GRADIENTS: "gradients reduced over data-parallel ranks",
+}
+
+# All sentences; one that is missing here is missing in every form of report.
+TABLES: tuple[dict[Any, str], ...] = (STAGES, PHASES, REASONS, MISTAKES, STATISTICS, LINES)
