@@ -73,7 +73,7 @@ def _write(
     folder: Path, parts: list[torch.Tensor], layouts: list[Layout], noise: int | None
 ) -> None:
     for rank, (part, layout) in enumerate(zip(parts, layouts, strict=True)):
-        info = RankInfo(rank=rank, world_size=len(parts), perturbed=noise)
+        info = RankInfo(rank=rank, world_size=len(parts), noise_seed=noise)
         writer = TraceWriter(folder, info)
         record = Record(
             id=TensorId(step=0, module="layer", kind=Kind.MAIN_GRAD, slot="weight"),

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.bugs.catalogue import CASES, DEMO, PAIRS, SINGLE
-from benchmarks.bugs.flow import Outcome, Pool, run_case
+from benchmarks.bugs.flow import Outcome, run_case
 from benchmarks.bugs.table import Row, page
 from zoo.native.case import Case, Train
 from zoo.workers import WorkerPool
@@ -71,7 +71,7 @@ def _run(sections: dict[str, list[Case]]) -> dict[str, list[Row]]:
     return {title: found for title, found in rows.items() if found}
 
 
-def _pool() -> Pool:
+def _pool() -> WorkerPool:
     """The tests' pool, made before torch starts threads: its processes are forked."""
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)

@@ -5,33 +5,17 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.lab.experiment import Experiment
-from ttrace.lab.launch import TracedRun
+from ttrace.lab.functions import TASK_SECONDS, WorkerPool
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.run import Function
 from ttrace.report.wording import phase, where
 from zoo.native.case import Case, Place
-
-_REFERENCE, _TWIN, _BUGGY = "reference", "twin", "bug"
-
-
-class Pool(Protocol):
-    """Processes that run a function on ranks 0..n-1 at once."""
-
-    def run(
-        self,
-        world_size: int,
-        function: Callable[..., Any],
-        *args: Any,
-        environment: dict[str, str] | None = None,
-    ) -> list[Any]: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,24 +49,19 @@ class Outcome:
         return max(found, default=math.nan)
 
 
-def run_case(case: Case, pool: Pool, folder: Path, *, with_bugs: bool) -> Outcome:
+def run_case(case: Case, pool: WorkerPool, folder: Path, *, with_bugs: bool) -> Outcome:
     """Six runs in the pool: reference, perturbed, candidate, and the three of isolation."""
-    candidate = _BUGGY if with_bugs else _TWIN
     experiment = Experiment(
-        reference=(case.name, _REFERENCE),
-        candidate=(case.name, candidate),
+        reference=Function(train_rank, arguments=(case.name, False)),
+        candidate=Function(train_rank, ranks=case.world_size, arguments=(case.name, with_bugs)),
         folder=folder,
         steps=case.steps,
+        timeout_seconds=TASK_SECONDS,
+        execute=LocalExecutor(pool),
     )
-
-    def run(traced: TracedRun) -> None:
-        variant = traced.command[-1]
-        ranks = 1 if variant == _REFERENCE else case.world_size
-        pool.run(ranks, train_rank, case.name, variant == _BUGGY, environment=traced.variables)
-
     start = time.perf_counter()
-    plain = experiment.compare(run, _silent)
-    isolated = experiment.isolate(run, _silent)
+    plain = experiment.compare()
+    isolated = experiment.isolate(candidate=Path(plain.candidate))
     return Outcome(plain=plain, isolated=isolated, seconds=time.perf_counter() - start)
 
 
@@ -99,7 +78,3 @@ def train_rank(name: str, with_bugs: bool) -> None:  # noqa: FBT001  (travels to
     case = find_case(name)
     case.train(case.planted if with_bugs else frozenset())
     dist.barrier()
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Progress is shown by the case, not by its tensors."""

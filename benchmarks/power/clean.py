@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.power.methods import METHODS, comparable
-from benchmarks.power.runs import Model, PooledRunner, experiment
+from benchmarks.power.runs import Model, SharedReferences, experiment
 from ttrace.core.results import CheckResult
 from zoo.workers import WorkerPool
 
@@ -49,22 +49,22 @@ def clean_runs(task: tuple[Model, Sequence[str]]) -> list[CleanRun]:
     pool = WorkerPool(_MOST_RANKS)  # a fresh one: process groups leave threads behind
     folder = Path(tempfile.mkdtemp(prefix="power-"))
     try:
-        return [clean for clean, _, _ in run_model(model, layouts, PooledRunner(pool), folder)]
+        return [clean for clean, _, _ in run_model(model, layouts, SharedReferences(pool), folder)]
     finally:
         pool.close()
         shutil.rmtree(folder)
 
 
 def run_model(
-    model: Model, layouts: Sequence[str], runner: PooledRunner, folder: Path
+    model: Model, layouts: Sequence[str], execute: SharedReferences, folder: Path
 ) -> Iterator[tuple[CleanRun, CheckResult, Path]]:
     """Every layout of one model, plain and then isolated, with the folder of its traces."""
     for layout in layouts:
         place = folder / model.name / layout
         place.mkdir(parents=True)
-        asked = experiment(model, layout, place)
+        asked = experiment(model, layout, place, execute)
         for isolated in (False, True):
-            result = (asked.isolate if isolated else asked.compare)(runner, lambda *_: None)
+            result = asked.isolate(candidate=place / "candidate") if isolated else asked.compare()
             traces = place / "isolation" if isolated else place
             yield _summarised(result, model, layout, isolated=isolated), result, traces
 

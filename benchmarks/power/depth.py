@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.power.methods import comparable, depth_bound
-from benchmarks.power.runs import Model, PooledRunner, experiment, prepare
+from benchmarks.power.runs import Model, SharedReferences, experiment, prepare
 from ttrace.core.results import TensorResult
 
 DEPTHS = (4, 8, 16, 32, 64)
@@ -21,9 +21,9 @@ DEPTHS = (4, 8, 16, 32, 64)
 def measure(dtype: str, depth: int, folder: Path) -> dict[str, Any]:
     """The last output and the gradient of the first weight, split in two against whole."""
     model = Model(seed=1, dtype=dtype, layers=depth, dim=64)
-    asked = experiment(model, "split2", folder / model.name)
+    asked = experiment(model, "split2", folder / model.name, SharedReferences(None))
     asked.folder.mkdir()
-    result = asked.compare(PooledRunner(None), lambda *_: None)
+    result = asked.compare()
     found = {str(r.id): r for r in result.tensors if comparable(r)}
     return {
         "forward": _point(found[f"step0/layers.{depth - 1}:output.0"], depth),

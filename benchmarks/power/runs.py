@@ -1,7 +1,7 @@
 """Correct runs of the demo in many layouts, each a whole experiment of the tool.
 
 Enters: a grid of models and layouts. Leaves: for every experiment the folder with its traces, and
-what the tool says of it. Ranks are gloo processes that stay alive (tests/worker_pool.py); a
+what the tool says of it. Ranks are gloo processes that stay alive (ttrace.lab.functions); a
 reference that several layouts share is run once. `--split N` stands for N ranks of tensor
 parallelism simulated in one process (ttrace.capture.rounding).
 """
@@ -13,19 +13,19 @@ import io
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from ttrace.capture.attach import ENV_SPLIT
+from ttrace.capture.settings import Settings
 from ttrace.demo import train as demo
 from ttrace.lab.experiment import Experiment
-from ttrace.lab.launch import TracedRun
+from ttrace.lab.functions import WorkerPool, run_function
+from ttrace.lab.run import Function, Run
 
 # Real process groups of 2 and 4 ranks, and simulated tensor parallelism.
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
@@ -45,16 +45,6 @@ def prepare() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
-
-
-class Pool(Protocol):
-    def run(
-        self,
-        world_size: int,
-        function: Any,
-        *args: Any,
-        environment: dict[str, str] | None = None,
-    ) -> list[Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,40 +69,43 @@ class Model:
         )
 
 
-class PooledRunner:
-    """Runs what an experiment asks for in this process or in the pool, and shares references."""
+class SharedReferences:
+    """An executor: one rank in this process, more in the pool; every reference is run once."""
 
-    def __init__(self, pool: Pool | None) -> None:
+    def __init__(self, pool: WorkerPool | None) -> None:
         self._pool = pool
         self._done: dict[tuple[object, ...], Path] = {}
 
-    def __call__(self, run: TracedRun) -> None:
-        words = [str(word) for word in run.command]
-        split = int(words.pop(words.index("--split") + 1)) if "--split" in words else 0
-        words = [word for word in words if word != "--split"]
-        config = demo.parse(words)
-        is_reference = config.world_size == 1 and not split
-        key = (*words, run.noise, run.taps, run.plans is not None)
-        if is_reference and key in self._done:
+    def __call__(self, run: Run) -> None:
+        assert isinstance(run.work, Function)
+        how = run.settings
+        key = (run.work, how.noise_seed, how.tap, how.plan is not None)
+        if key in self._done:
             run.folder.parent.mkdir(parents=True, exist_ok=True)
             run.folder.symlink_to(self._done[key].resolve())
             return
-        environment = run.variables | ({ENV_SPLIT: str(split)} if split else {})
-        if config.world_size > 1:
+        if run.work.ranks > 1:
             assert self._pool is not None, "only layouts of one process need no pool"
-            self._pool.run(config.world_size, train_rank, config, environment=environment)
-        else:
-            with mock.patch.dict(os.environ, environment):
-                train_here(config)
-        if is_reference:
+            run_function(run, run.work, self._pool)
+            return
+        with mock.patch.dict(os.environ, how.to_environment()):
+            run.work.train(*run.work.arguments)
+        if run.work.train is train_here:
             self._done[key] = run.folder
 
 
-def experiment(model: Model, layout: str, folder: Path) -> Experiment:
+def experiment(model: Model, layout: str, folder: Path, execute: SharedReferences) -> Experiment:
+    words = list(LAYOUTS[layout])
+    parts = int(words.pop(words.index("--split") + 1)) if "--split" in words else 0
+    candidate = demo.parse([*model.arguments, *(word for word in words if word != "--split")])
+    reference = demo.parse([*model.arguments, "--microbatches", "1"])
     return Experiment(
-        reference=[*model.arguments, "--microbatches", "1"],
-        candidate=[*model.arguments, *LAYOUTS[layout]],
+        reference=Function(train_here, arguments=(reference,)),
+        candidate=Function(train_split, arguments=(candidate, parts))
+        if parts
+        else Function(train_rank, ranks=candidate.world_size, arguments=(candidate,)),
         folder=folder,
+        execute=execute,
     )
 
 
@@ -120,6 +113,14 @@ def train_here(config: demo.TrainConfig) -> None:
     demo.prepare_process(config)
     with contextlib.redirect_stdout(io.StringIO()):
         demo.train(config)
+
+
+def train_split(config: demo.TrainConfig, parts: int) -> None:
+    """One process that rounds as so many ranks of tensor parallelism do."""
+    settings = Settings.from_environment(os.environ)
+    assert settings is not None
+    with mock.patch.dict(os.environ, replace(settings, split=parts).to_environment()):
+        train_here(config)
 
 
 def train_rank(config: demo.TrainConfig) -> None:

@@ -19,7 +19,7 @@ import torch
 from benchmarks.power.clean import run_model
 from benchmarks.power.inject import INJECTIONS, Injection
 from benchmarks.power.methods import METHODS, comparable
-from benchmarks.power.runs import Model, PooledRunner
+from benchmarks.power.runs import Model, SharedReferences
 from ttrace.analysis.align import Aligner
 from ttrace.analysis.compare import Allowed, Measured, judge
 from ttrace.analysis.sources import opened
@@ -56,7 +56,7 @@ def sweep(task: tuple[Model, str, Mapping[str, float]]) -> list[Swept]:
     try:
         return [
             _swept(result, traces, model, layout, widened, isolated=clean.isolated)
-            for clean, result, traces in run_model(model, [layout], PooledRunner(pool), folder)
+            for clean, result, traces in run_model(model, [layout], SharedReferences(pool), folder)
         ]
     finally:
         pool.close()

@@ -1,16 +1,19 @@
 """Everything TTrace raises on purpose.
 
-    TTraceError                 caught at the command line: message on stderr, exit code 2
-    |-- TraceError              a trace on disk cannot be used
-    |   |-- TraceNotFound       no trace at that path
-    |   |-- UnsupportedTrace    written by a newer or foreign format
-    |   `-- CorruptTrace        bytes differ from what was written, or the structure is broken
+    TTraceError                 caught at the command line: message on stderr, exit code 3
     |-- LayoutError             a layout that cannot be: negative runs, wrong number of dims
+    |-- UsageError              wrong call of the API or of the command line
+    |-- NotEquivalent           what result.raise_for_outcome() raises; in core/results.py
+    |
+    |                           exit code 2, could not decide:
     |-- CannotCompare           two traces with nothing in common, or different step counts
-    |-- CommandFailed           a traced command ended with an error or ran past its time limit
-    `-- UsageError              wrong call of the API or of the command line
+    |-- CommandFailed           a traced run ended with an error or ran past its time limit
+    `-- TraceError              a trace on disk cannot be used
+        |-- TraceNotFound       no trace at that path
+        |-- UnsupportedTrace    written by a newer or foreign format
+        `-- CorruptTrace        bytes differ from what was written, or the structure is broken
 
-A mismatch between two runs is a result, never an exception.
+A mismatch between two runs is a result; it is an exception only for those who ask for one.
 """
 
 
@@ -43,7 +46,7 @@ class CannotCompare(TTraceError):
 
 
 class CommandFailed(TTraceError):
-    """A traced command failed or ran past its time limit."""
+    """A traced run failed or ran past its time limit."""
 
 
 class UsageError(TTraceError):

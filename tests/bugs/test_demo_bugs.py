@@ -36,7 +36,7 @@ def references(
     config = TrainConfig(microbatches=1, dtype=request.param)
     with pytest.MonkeyPatch.context() as patch:
         plain = trace_here(config, folder / "plain", patch)
-        return request.param, plain, trace_here(config, folder / "noisy", patch, noise=1)
+        return request.param, plain, trace_here(config, folder / "noisy", patch, noise_seed=1)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

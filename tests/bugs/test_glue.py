@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-from tests.support.flow import Side, compare_and_isolate
+from tests.support.flow import Function, compare_and_isolate
 from tests.support.tracing import explain, places
 from zoo.workers import WorkerPool
 
@@ -92,16 +92,14 @@ def train(mistake: str = "") -> None:
 def test_mistake_is_named(
     mistake: str, named: list[tuple[str, str]], pool: WorkerPool, tmp_path: Path
 ) -> None:
-    candidate = Side(train=train, ranks=2, arguments=(mistake,))
-    flow = compare_and_isolate(Side(train=train), candidate, tmp_path, pool, steps=3)
+    candidate = Function(train, ranks=2, arguments=(mistake,))
+    flow = compare_and_isolate(Function(train), candidate, tmp_path, pool, steps=3)
     assert flow.plain.exit_code == 1
     assert places(flow.isolated) == named, explain(flow.isolated)
 
 
 def test_correct_twin_passes(pool: WorkerPool, tmp_path: Path) -> None:
-    flow = compare_and_isolate(
-        Side(train=train), Side(train=train, ranks=2), tmp_path, pool, steps=3
-    )
+    flow = compare_and_isolate(Function(train), Function(train, ranks=2), tmp_path, pool, steps=3)
     for result in (flow.plain, flow.isolated):
         assert result.exit_code == 0, explain(result)
         assert not result.coverage.faults

@@ -40,7 +40,7 @@ class Fused(nn.Linear):
 def train(
     folder: Path,
     *,
-    noise: int | None = None,
+    noise_seed: int | None = None,
     weight_factor: float = 1.0,
     momentum: float = 0.1,
     max_norm: float = 0.05,
@@ -64,7 +64,7 @@ def train(
         nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
         optimizer.step()
 
-    record(folder, model, step, optimizer, noise=noise)
+    record(folder, model, step, optimizer, noise_seed=noise_seed)
     return folder
 
 
@@ -75,7 +75,7 @@ def one_gradient_twice(model: Any) -> None:
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("reference")
-    return train(folder / "plain"), train(folder / "noisy", noise=1)
+    return train(folder / "plain"), train(folder / "noisy", noise_seed=1)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_twin_of_all_passes(references: tuple[Path, Path], tmp_path: Path) -
 
 @pytest.mark.parametrize("clips", ["reference", "candidate"])
 def test_clipping_on_one_side_only_is_named(clips: str, tmp_path: Path) -> None:
-    def trace(name: str, noise: int | None = None) -> Path:
+    def trace(name: str, noise_seed: int | None = None) -> Path:
         torch.manual_seed(0)
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -125,11 +125,11 @@ def test_clipping_on_one_side_only_is_named(clips: str, tmp_path: Path) -> None:
                 clip_grad_norm_(model.parameters(), 0.01)
             optimizer.step()
 
-        record(tmp_path / name, model, step, optimizer, noise=noise)
+        record(tmp_path / name, model, step, optimizer, noise_seed=noise_seed)
         return tmp_path / name
 
     result = ttrace.check(
-        trace("reference"), trace("candidate"), perturbed=[trace("noisy reference", noise=1)]
+        trace("reference"), trace("candidate"), perturbed=[trace("noisy reference", noise_seed=1)]
     )
     stages = [culprit.blame.stage for culprit in result.culprits]
     assert stages == [Stage.GRADIENT_CLIPPING], explain(result)

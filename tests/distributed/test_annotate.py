@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import ttrace
-from tests.support.flow import Side, compare_and_isolate
+from tests.support.flow import Function, compare_and_isolate
 from tests.support.tracing import explain
 from ttrace.errors import UsageError
 from zoo.workers import WorkerPool
@@ -60,8 +60,8 @@ class EvenRows(ttrace.Split):
 
 @pytest.mark.parametrize(("annotated", "code"), [(True, 0), (False, 1)])
 def test_annotation_decides(annotated: bool, code: int, pool: WorkerPool, tmp_path: Path) -> None:
-    reference = Side(train=train, arguments=(annotated,))
-    candidate = Side(train=train, ranks=2, arguments=(annotated,))
+    reference = Function(train, arguments=(annotated,))
+    candidate = Function(train, ranks=2, arguments=(annotated,))
     flow = compare_and_isolate(reference, candidate, tmp_path, pool)
     assert flow.plain.exit_code == code, explain(flow.plain)
 

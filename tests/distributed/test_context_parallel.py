@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-from tests.support.flow import Side, compare_and_isolate
+from tests.support.flow import Function, compare_and_isolate
 from tests.support.tracing import explain, places
 from zoo.workers import WorkerPool
 
@@ -132,8 +132,8 @@ def slice_of(whole: Tensor, cp: int, index: int, *, zigzag: bool) -> Tensor:
 def test_context_parallel_passes(
     ranks: int, cp: int, zigzag: bool, pool: WorkerPool, tmp_path: Path
 ) -> None:
-    candidate = Side(train=train, ranks=ranks, arguments=(cp, zigzag))
-    flow = compare_and_isolate(Side(train=train), candidate, tmp_path, pool)
+    candidate = Function(train, ranks=ranks, arguments=(cp, zigzag))
+    flow = compare_and_isolate(Function(train), candidate, tmp_path, pool)
     for result in (flow.plain, flow.isolated):
         assert result.exit_code == 0, explain(result)
         assert not result.coverage.faults
@@ -141,15 +141,15 @@ def test_context_parallel_passes(
 
 
 def test_context_parallel_run_can_be_the_reference(pool: WorkerPool, tmp_path: Path) -> None:
-    reference = Side(train=train, ranks=2, arguments=(2, True))
-    flow = compare_and_isolate(reference, Side(train=train), tmp_path, pool)
+    reference = Function(train, ranks=2, arguments=(2, True))
+    flow = compare_and_isolate(reference, Function(train), tmp_path, pool)
     for result in (flow.plain, flow.isolated):
         assert result.exit_code == 0, explain(result)
 
 
 def test_gradient_that_stays_on_its_rank_is_named(pool: WorkerPool, tmp_path: Path) -> None:
-    candidate = Side(train=train, ranks=2, arguments=(2, True, True))
-    flow = compare_and_isolate(Side(train=train), candidate, tmp_path, pool)
+    candidate = Function(train, ranks=2, arguments=(2, True, True))
+    flow = compare_and_isolate(Function(train), candidate, tmp_path, pool)
     assert flow.plain.exit_code == 1
     named = places(flow.isolated)
     assert named == [("layers.1", "backward")]

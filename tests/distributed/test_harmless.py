@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 import ttrace
-from ttrace.capture.attach import ENV_OUT, ENV_STEPS
+from ttrace.capture.settings import Settings
 from ttrace.trace.reader import Trace
 from zoo.workers import WorkerPool
 
@@ -50,7 +50,7 @@ def test_numbers_are_bitwise_the_same_with_capture_on_and_off(
     layout: str, pool: WorkerPool, tmp_path: Path
 ) -> None:
     untraced = pool.run(4, train, layout)
-    environment = {ENV_OUT: str(tmp_path / "trace"), ENV_STEPS: "2"}
+    environment = Settings(folder=tmp_path / "trace", steps=2).to_environment()
     assert pool.run(4, train, layout, environment=environment) == untraced
     norms = [id_ for id_ in Trace.open(tmp_path / "trace").by_id() if id_.kind.value == "grad_norm"]
     assert len(norms) == 2

@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.tracing import TrainConfig, check, explain, trace_in_pool
 from ttrace.analysis.isolate import write_plans
-from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
 from zoo.workers import WorkerPool
 
 LAYOUTS = {
@@ -30,11 +29,9 @@ def test_a_distributed_reference_is_bitwise_itself(
     layout: str, pool: WorkerPool, tmp_path: Path
 ) -> None:
     config = LAYOUTS[layout]
-    taps = {ENV_TAPS: "1"}
-    tapped = trace_in_pool(config, tmp_path / "tapped", pool, extra=taps)
+    tapped = trace_in_pool(config, tmp_path / "tapped", pool, tap=True)
     write_plans(tapped, tapped, tmp_path / "plans")
-    plans = {ENV_PLANS: str(tmp_path / "plans")}
-    isolated = trace_in_pool(config, tmp_path / "isolated", pool, extra=plans)
+    isolated = trace_in_pool(config, tmp_path / "isolated", pool, plan=tmp_path / "plans")
     result = check(tapped, isolated)
     assert result.compared > 300
     unequal = [r for r in result.tensors if r.statistics is None or not r.statistics.equal]

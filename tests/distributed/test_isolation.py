@@ -17,7 +17,6 @@ from tests.support.tracing import (
 )
 from ttrace.analysis.check import check_isolated
 from ttrace.analysis.isolate import write_plans
-from ttrace.capture.attach import ENV_PLANS, ENV_TAPS
 from ttrace.core.results import CheckResult
 from ttrace.demo.bugs import BUGS, Bug
 from zoo.workers import WorkerPool
@@ -43,12 +42,11 @@ def tapped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrainConfig], 
         if single not in made:
             folder = tmp_path_factory.mktemp("tapped")
             with pytest.MonkeyPatch.context() as patch:
-                patch.setenv(ENV_TAPS, "1")
-                plain = trace_here(single, folder / "plain", patch)
-                write_plans(plain, plain, folder / "plans")
-                patch.setenv(ENV_PLANS, str(folder / "plans"))
-                isolated = trace_here(single, folder / "isolated", patch)
-                noisy = trace_here(single, folder / "noisy", patch, noise=1)
+                plain = trace_here(single, folder / "plain", patch, tap=True)
+                plans = folder / "plans"
+                write_plans(plain, plain, plans)
+                isolated = trace_here(single, folder / "isolated", patch, plan=plans)
+                noisy = trace_here(single, folder / "noisy", patch, plan=plans, noise_seed=1)
             made[single] = (plain, isolated, noisy)
         return made[single]
 
@@ -62,10 +60,10 @@ def isolate(
     def run(config: TrainConfig) -> CheckResult:
         plain, _, noisy = tapped(config)
         first = trace_in_pool(config, tmp_path / "first", pool)
-        scales = write_plans(plain, first, tmp_path / "plans")
-        plans = {ENV_PLANS: str(tmp_path / "plans")}
-        second = trace_in_pool(config, tmp_path / "second", pool, extra=plans)
-        return check_isolated(plain, second, scales=scales, perturbed=[noisy])
+        plans = tmp_path / "plans"
+        write_plans(plain, first, plans)
+        second = trace_in_pool(config, tmp_path / "second", pool, plan=plans)
+        return check_isolated(plain, second, plans=plans, perturbed=[noisy])
 
     return run
 

@@ -41,7 +41,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
             with pytest.MonkeyPatch.context() as patch:
                 made[single] = (
                     trace_here(single, folder / "plain", patch),
-                    trace_here(single, folder / "noisy", patch, noise=1),
+                    trace_here(single, folder / "noisy", patch, noise_seed=1),
                 )
         return made[single]
 
@@ -93,7 +93,7 @@ def trusted(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> tuple
     folder, config = tmp_path_factory.mktemp("trusted"), TrainConfig(dp=2, tp=2, microbatches=2)
     return (
         trace_in_pool(config, folder / "plain", pool),
-        trace_in_pool(config, folder / "noisy", pool, noise=1),
+        trace_in_pool(config, folder / "noisy", pool, noise_seed=1),
     )
 
 

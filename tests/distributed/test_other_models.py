@@ -1,8 +1,10 @@
 """Correct candidates of models unlike the demo must pass: each is a way to cry wolf."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ttrace
 from tests.support.tracing import check, explain
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT
+from ttrace.capture.settings import Settings
 from ttrace.core.ids import Kind
 from zoo.workers import WorkerPool
 
@@ -259,13 +261,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
     def make(name: str, dtype: str) -> tuple[Path, Path]:
         if (name, dtype) not in made:
             folder = tmp_path_factory.mktemp("reference")
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv(ENV_OUT, str(folder / "plain"))
-                train(name, "", 1, dtype)
-                patch.setenv(ENV_OUT, str(folder / "noisy"))
-                patch.setenv(ENV_NOISE, "1")
-                train(name, "", 1, dtype)
-            made[name, dtype] = folder / "plain", folder / "noisy"
+            plain = Settings(folder=folder / "plain")
+            noisy = Settings(folder=folder / "noisy", noise_seed=1)
+            for settings in (plain, noisy):
+                with mock.patch.dict(os.environ, settings.to_environment()):
+                    train(name, "", 1, dtype)
+            made[name, dtype] = plain.folder, noisy.folder
         return made[name, dtype]
 
     return make
@@ -283,7 +284,7 @@ def test_correct_model_passes(
     name, layout, ranks, microbatches = CASES[case]
     plain, noisy = reference(name.removesuffix("-recompute"), dtype)
     folder = tmp_path / "candidate"
-    environment = {ENV_OUT: str(folder)}
+    environment = Settings(folder=folder).to_environment()
     pool.run(ranks, train, name, layout, microbatches, dtype, environment=environment)
     result = check(plain, folder, perturbed=[noisy])
     assert result.exit_code == 0, explain(result)

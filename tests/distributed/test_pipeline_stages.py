@@ -17,7 +17,7 @@ from torch.distributed.pipelining import (
 from torch.nn import functional as F
 
 import ttrace
-from tests.support.flow import Side, compare_and_isolate
+from tests.support.flow import Function, compare_and_isolate
 from tests.support.tracing import explain, places
 from zoo.workers import WorkerPool
 
@@ -122,8 +122,8 @@ def spoil(module: nn.Module) -> None:
 def test_pipeline_passes(
     schedule: str, stages_of_a_rank: int, pool: WorkerPool, tmp_path: Path
 ) -> None:
-    candidate = Side(train=train_pipeline, ranks=2, arguments=(schedule, stages_of_a_rank, False))
-    flow = compare_and_isolate(Side(train=train_whole), candidate, tmp_path, pool)
+    candidate = Function(train_pipeline, ranks=2, arguments=(schedule, stages_of_a_rank, False))
+    flow = compare_and_isolate(Function(train_whole), candidate, tmp_path, pool)
     for result in (flow.plain, flow.isolated):
         assert result.exit_code == 0, explain(result)
         assert not result.coverage.faults
@@ -133,8 +133,8 @@ def test_pipeline_passes(
 
 
 def test_bug_in_the_second_stage_is_named(pool: WorkerPool, tmp_path: Path) -> None:
-    candidate = Side(train=train_pipeline, ranks=2, arguments=("1f1b", 1, True))
-    flow = compare_and_isolate(Side(train=train_whole), candidate, tmp_path, pool)
+    candidate = Function(train_pipeline, ranks=2, arguments=("1f1b", 1, True))
+    flow = compare_and_isolate(Function(train_whole), candidate, tmp_path, pool)
     assert flow.plain.exit_code == 1
     named = places(flow.isolated)
     assert named == [("layers.2.up", "forward")]

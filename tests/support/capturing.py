@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import ttrace
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.settings import Settings
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record, Summary
 from ttrace.trace.reader import Trace
@@ -78,13 +78,11 @@ def attach(
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,
     steps: int = 1,
-    noise: int | None = None,
+    noise_seed: int | None = None,
 ) -> ttrace.Tracer:
     """A tracer that is on, whatever the environment of the tests says."""
-    values = {ENV_OUT: str(folder), ENV_STEPS: str(steps)}
-    if noise is not None:
-        values[ENV_NOISE] = str(noise)
-    with mock.patch.dict(os.environ, values):
+    settings = Settings(folder=folder, steps=steps, noise_seed=noise_seed)
+    with mock.patch.dict(os.environ, settings.to_environment()):
         return ttrace.attach(model, optimizer)
 
 
@@ -99,10 +97,10 @@ def record(
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,
     steps: int = 1,
-    noise: int | None = None,
+    noise_seed: int | None = None,
 ) -> Recorded:
     """What `steps` calls of `step` leave in a trace."""
-    tracer = attach(folder, model, optimizer, steps=steps, noise=noise)
+    tracer = attach(folder, model, optimizer, steps=steps, noise_seed=noise_seed)
     for _ in range(steps):
         with tracer.step():
             step()

@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 
+from ttrace.capture.settings import NOISE_SEED, OUT
 from ttrace.cli import main
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -68,7 +69,7 @@ def invoke(*arguments: object) -> Outcome:
 
 def replay(trace: Path) -> str:
     """A shell command that leaves this trace, or with noise TRACE-noisy, as a run would."""
-    return f'cp -r {shlex.quote(str(trace))}${{TTRACE_NOISE:+-noisy}}/. "$TTRACE_OUT"'
+    return f'cp -r {shlex.quote(str(trace))}${{{NOISE_SEED}:+-noisy}}/. "${OUT}"'
 
 
 def strict_json(text: str) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import ttrace
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.settings import Settings
 from ttrace.capture.tracer import OffTracer
 
 
@@ -101,12 +101,10 @@ def misbehave(flags: argparse.Namespace) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def record(folder: Path, *flags: str, noise: int | None = None, steps: int = 1) -> Path:
+def record(folder: Path, *flags: str, noise_seed: int | None = None, steps: int = 1) -> Path:
     """The trace of a run in this process."""
-    values = {ENV_OUT: str(folder), ENV_STEPS: str(steps)}
-    if noise is not None:
-        values[ENV_NOISE] = str(noise)
-    with mock.patch.dict(os.environ, values):
+    settings = Settings(folder=folder, steps=steps, noise_seed=noise_seed)
+    with mock.patch.dict(os.environ, settings.to_environment()):
         main(["--steps", str(steps), *flags])
     return folder
 

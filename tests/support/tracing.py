@@ -1,13 +1,14 @@
 """Running the demo's training step in a layout with tracing on, for tests of the whole flow."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from ttrace.analysis.check import check
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.settings import Settings
 from ttrace.core.results import CheckResult
 from ttrace.demo.train import TrainConfig, prepare_process, train
 from ttrace.report import view, wording
@@ -26,25 +27,19 @@ PARTS = {
 
 
 def trace_here(
-    config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, noise: int | None = None
+    config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any
 ) -> Path:
-    """The traced run of one process, in this one."""
+    """The traced run of one process, in this one; `how` are settings of the capture."""
     with monkeypatch.context() as patch:
-        for name, value in environment(config, folder, noise).items():
+        for name, value in environment(config, folder, **how).items():
             patch.setenv(name, value)
         train(config)
     return folder
 
 
-def trace_in_pool(
-    config: TrainConfig,
-    folder: Path,
-    pool: WorkerPool,
-    noise: int | None = None,
-    extra: dict[str, str] | None = None,
-) -> Path:
-    """The traced run of several ranks, with further variables in its environment."""
-    variables = environment(config, folder, noise) | (extra or {})
+def trace_in_pool(config: TrainConfig, folder: Path, pool: WorkerPool, **how: Any) -> Path:
+    """The traced run of several ranks; `how` are settings of the capture."""
+    variables = environment(config, folder, **how)
     pool.run(config.world_size, train_rank, config, environment=variables)
     return folder
 
@@ -55,9 +50,8 @@ def train_rank(config: TrainConfig) -> None:
     dist.barrier()
 
 
-def environment(config: TrainConfig, folder: Path, noise: int | None) -> dict[str, str]:
-    values = {ENV_OUT: str(folder), ENV_STEPS: str(config.steps)}
-    return values if noise is None else values | {ENV_NOISE: str(noise)}
+def environment(config: TrainConfig, folder: Path, **how: Any) -> dict[str, str]:
+    return Settings(folder=folder, steps=config.steps, **how).to_environment()
 
 
 def explain(result: CheckResult) -> str:

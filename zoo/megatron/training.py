@@ -5,10 +5,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.check import check_isolated
-from ttrace.analysis.isolate import write_plans
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_STEPS, ENV_TAPS
+from ttrace.capture.settings import Settings
 from ttrace.core.results import CheckResult
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.functions import TASK_SECONDS
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.run import Function
 from zoo.workers import WorkerPool
 
 # What the reference must have in common with a layout; all else says how it is spread.
@@ -20,25 +22,22 @@ MODEL_FIELDS = frozenset(
 )
 
 
-def trace(
-    pool: WorkerPool,
-    folder: Path,
-    ranks: int = 1,
-    bug: str = "",
-    variables: dict[str, str] | None = None,
-    **layout: Any,
-) -> Path:
+def trace(pool: WorkerPool, folder: Path, ranks: int = 1, bug: str = "", **layout: Any) -> Path:
     """One traced run in a layout, with a planted bug if one is named."""
-    environment = {ENV_OUT: str(folder), ENV_STEPS: str(layout.get("steps", 1))}
-    pool.run(ranks, train_rank, layout, bug, environment=environment | (variables or {}))
-    return folder
+    return _trace(pool, Settings(folder=folder, steps=layout.get("steps", 1)), ranks, bug, layout)
 
 
 def trace_reference(pool: WorkerPool, folder: Path, **layout: Any) -> tuple[Path, Path]:
     """The same training in one process, and once more with noise."""
-    reference = trace(pool, folder / "reference", **layout)
-    noisy = trace(pool, folder / "noisy", variables={ENV_NOISE: "1"}, **layout)
-    return reference, noisy
+    noise = Settings(folder=folder / "noisy", steps=layout.get("steps", 1), noise_seed=1)
+    return trace(pool, folder / "reference", **layout), _trace(pool, noise, 1, "", layout)
+
+
+def _trace(
+    pool: WorkerPool, settings: Settings, ranks: int, bug: str, layout: dict[str, Any]
+) -> Path:
+    pool.run(ranks, train_rank, layout, bug, environment=settings.to_environment())
+    return settings.folder
 
 
 def train_rank(fields: dict[str, Any], bug: str) -> None:
@@ -82,12 +81,12 @@ def isolate(
     bug: str,
 ) -> CheckResult:
     """The candidate once more, every module given the reference's values."""
-    tapped = trace(pool, folder / "tapped", variables={ENV_TAPS: "1"}, **reference)
-    plans = folder / "plans"
-    write_plans(tapped, tapped, plans / "reference")
-    scales = write_plans(tapped, candidate, plans / "candidate")
-    noise = {ENV_PLANS: str(plans / "reference"), ENV_NOISE: "1"}
-    noisy = trace(pool, folder / "noisy", variables=noise, **reference)
-    again = {ENV_PLANS: str(plans / "candidate")}
-    isolated = trace(pool, folder / "isolated", ranks, bug, again, **layout)
-    return check_isolated(tapped, isolated, scales=scales, perturbed=[noisy])
+    experiment = Experiment(
+        reference=Function(train_rank, arguments=(reference, "")),
+        candidate=Function(train_rank, ranks=ranks, arguments=(layout, bug)),
+        folder=folder,
+        steps=layout.get("steps", 1),
+        timeout_seconds=TASK_SECONDS,
+        execute=LocalExecutor(pool),
+    )
+    return experiment.isolate(candidate=candidate)

@@ -44,6 +44,7 @@ from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.core.scale import Scales, declared_scale
 from ttrace.trace.blocks import BlockReader
+from ttrace.trace.plan import read_scales
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -70,17 +71,18 @@ def check_isolated(
     reference: Path | str,
     candidate: Path | str,
     *,
-    scales: Scales,
+    plans: Path,
     perturbed: Sequence[Path | str] = (),
     progress: Progress | None = None,
     engine: Engine | None = None,
 ) -> CheckResult:
     """Compare a run whose modules all started from the values of a reference recorded with taps.
 
-    The perturbed references did, too. The candidate's gradients have one of these scales.
+    The perturbed references did, too. `plans` are the candidate's, which say what scales its
+    gradients may have.
     """
     with _opened(reference, candidate, perturbed, None) as sources:
-        return _Check(sources, progress, engine).result(scales)
+        return _Check(sources, progress, engine).result(read_scales(plans))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ def describe(path: Path) -> dict[str, Any]:
         "steps": list(trace.steps),
         "adapter": info.adapter,
         "device": info.device,
-        "noise_seed": info.perturbed,
+        "noise_seed": info.noise_seed,
         "axes": {axis: size for axis, (_, size) in info.axes.items()},
         "versions": info.versions,
         "facts": info.facts,

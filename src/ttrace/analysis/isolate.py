@@ -12,15 +12,11 @@ from pathlib import Path
 from ttrace.analysis.align import Aligner
 from ttrace.analysis.check import loss_scale
 from ttrace.analysis.sources import opened
-from ttrace.core.scale import Scales
 from ttrace.trace.plan import IsolationPlan, PositionKey, plan_file
 
 
-def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
-    """A plan for every rank of `run`, from a reference that was recorded with taps.
-
-    Leaves the scales that gradients may have in a run by these plans.
-    """
+def write_plans(reference: Path, run: Path, folder: Path) -> None:
+    """A plan for every rank of `run`, from a reference that was recorded with taps."""
     with opened(("reference", reference), ("candidate", run)) as (tapped, candidate):
         aligned = Aligner(tapped).align(candidate)
         scales = loss_scale(tapped, candidate, aligned).scales
@@ -38,4 +34,3 @@ def write_plans(reference: Path, run: Path, folder: Path) -> Scales:
             crops=aligned.crops,
         )
         plan.write(plan_file(folder, rank))
-    return scales

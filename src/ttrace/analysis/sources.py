@@ -107,10 +107,10 @@ def require_comparable(
     for source in (reference, candidate, *perturbed, *repeated):
         _require_whole(source)
     for source in perturbed:
-        if None in {rank.info.perturbed for rank in source.trace.ranks.values()}:
+        if None in {rank.info.noise_seed for rank in source.trace.ranks.values()}:
             raise CannotCompare(
                 f"{source.trace.path} was given as a perturbed reference but was recorded without "
-                "noise; record it with `ttrace run --noise SEED`"
+                "noise; record it with `ttrace run --noise-seed N`"
             )
     left, right = reference.trace, candidate.trace
     if left.steps != right.steps:

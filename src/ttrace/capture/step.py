@@ -59,7 +59,7 @@ class RecordingTracer:
             loss_parts=coordinates.loss_parts,
             adapter=adapter.name,
             device=_device(adapter),
-            perturbed=noise_seed,
+            noise_seed=noise_seed,
             modules=tuple(
                 _describe(path, adapter.written_class(module)) for path, module in adapter.modules()
             ),

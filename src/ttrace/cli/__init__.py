@@ -1,7 +1,12 @@
-"""The command line: demo, diff, localize, run, check, report, show, export.
+"""The command line: demo, diff, isolate, run, plan, check, report, show, export.
 
-Exit codes: 0 equivalent (or done), 1 not equivalent, 2 could not decide, bad input, bad usage or
-a fault of ours; 130 and 143 when interrupted or told to end.
+Exit codes, of all commands:
+
+    0    equivalent, or done
+    1    not equivalent
+    2    could not decide: undecided, traces that cannot be read or compared, a run that failed
+    3    wrong usage, or a fault of our own
+    130, 143    interrupted, told to end
 """
 
 from __future__ import annotations
@@ -14,10 +19,15 @@ from typing import NoReturn
 import typer
 
 from ttrace.cli.results import check, report
-from ttrace.cli.runs import demo, diff, localize, run
+from ttrace.cli.runs import demo, diff, isolate, run
 from ttrace.cli.screen import say
-from ttrace.cli.traces import export, show
-from ttrace.errors import TTraceError
+from ttrace.cli.traces import export, plan, show
+from ttrace.errors import CannotCompare, CommandFailed, TraceError, TTraceError
+
+_UNDECIDED = 2
+_FAULT = 3
+# Click's UsageError, of which typer has a copy that it gives no public name.
+_BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     help="Finds silent bugs in distributed training.",
@@ -29,8 +39,9 @@ app = typer.Typer(
 # In the order in which --help shows them; a short help is one that its 80 columns do not cut.
 app.command(short_help="A small Llama, one process against 4, with a bug if you like.")(demo)
 app.command(short_help="Run reference and candidate with tracing on, then compare.")(diff)
-app.command(short_help="The same with every module isolated: smaller errors show.")(localize)
+app.command(short_help="The same with every module isolated: smaller errors show.")(isolate)
 app.command(context_settings={"ignore_unknown_options": True})(run)
+app.command(short_help="Write the plans of an isolated run.")(plan)
 app.command()(check)
 app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(report)
 app.command(short_help="What is in a trace, or one tensor of it.")(show)
@@ -38,14 +49,24 @@ app.command(short_help="One logical tensor as a safetensors file.")(export)
 
 
 def main() -> NoReturn:
-    """Entry point: every error that was foreseen is one message and exit code 2."""
+    """Entry point: every error that was foreseen is one message and an exit code."""
     # Not the default, which would leave a traced command running; and as other tools do in a pipe.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(_call())
+
+
+def _call() -> int:
     try:
-        app(prog_name="ttrace")  # ends the process itself, also after bad usage
+        # By itself it would end the process, after bad usage with the code of an open question.
+        return app(prog_name="ttrace", standalone_mode=False) or 0
+    except _BadUsage as error:
+        error.show()  # type: ignore[attr-defined]
+    except (TraceError, CannotCompare, CommandFailed) as error:
+        say(f"ttrace: {error}", stderr=True)
+        return _UNDECIDED
     except (TTraceError, OSError) as error:
         say(f"ttrace: {error}", stderr=True)
     except Exception:  # noqa: BLE001  (Python's own exit code would say: not equivalent)
         traceback.print_exc()
-    sys.exit(2)
+    return _FAULT

@@ -21,9 +21,10 @@ Split = Annotated[
     typer.Option(
         "--split-reductions",
         min=1,
-        help="Perturbed references add matmuls in so many parts, as tensor parallelism does.",
+        help="Perturbed references add matmuls in so many rounded parts, as tensor-parallel "
+        "ranks do: raise it where correct ones are further away than noise explains.",
     ),
 ]
-Calibration = Annotated[
-    int, typer.Option("--calibration-runs", min=1, help="How many perturbed references to run.")
+PerturbedRuns = Annotated[
+    int, typer.Option("--perturbed-runs", min=1, help="How many perturbed references to run.")
 ]

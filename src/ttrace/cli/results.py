@@ -12,6 +12,7 @@ import typer
 
 from ttrace.cli.options import Html, Json
 from ttrace.cli.screen import comparing, finish, say
+from ttrace.errors import UsageError
 from ttrace.report.forms import FORMS, TERMINAL, parse_form
 from ttrace.report.json_file import read_result
 
@@ -25,20 +26,28 @@ def check(
     repeated: Annotated[
         Path | None, typer.Option(help="The reference recorded once more, without noise.")
     ] = None,
+    isolated: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Plans by which the candidate ran; judge it as isolated."
+        ),
+    ] = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Compare two traces."""
-    from ttrace.analysis.check import check as run_check
+    from ttrace.analysis.check import check as check_plain
+    from ttrace.analysis.check import check_isolated
 
+    if isolated is not None and repeated is not None:
+        raise UsageError("--repeated says nothing of an isolated run: leave it out")
+    traces = (reference, candidate)
+    noise = perturbed or []
     with comparing() as progress:
-        result = run_check(
-            reference,
-            candidate,
-            perturbed=perturbed or [],
-            repeated=repeated,
-            progress=progress,
-        )
+        if isolated is None:
+            result = check_plain(*traces, perturbed=noise, repeated=repeated, progress=progress)
+        else:
+            result = check_isolated(*traces, plans=isolated, perturbed=noise, progress=progress)
     finish(result, None, html, json_file)
 
 

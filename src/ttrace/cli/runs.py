@@ -1,10 +1,11 @@
-"""Commands that run something with tracing on: demo, diff, localize, run."""
+"""Commands that run something with tracing on: demo, diff, isolate, run."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,23 +13,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttrace.cli.options import (
-    Calibration,
     Candidate,
     Html,
     Json,
     Out,
+    PerturbedRuns,
     Reference,
     Split,
     Steps,
     Timeout,
 )
 from ttrace.cli.screen import comparing, finish, say, waiting, write_json
-from ttrace.core.results import CheckResult
-from ttrace.errors import UsageError
-from ttrace.lab.launch import TracedRun, prepare_folder, run_traced
+from ttrace.errors import CommandFailed, UsageError
+from ttrace.lab.launch import prepare_folder
 
 if TYPE_CHECKING:
     from ttrace.lab.experiment import Experiment
+    from ttrace.lab.run import Run
+
+
+_SHARED = "; if other launchers run the missing ranks, give --shared to each of them"
 
 
 def demo(
@@ -42,7 +46,6 @@ def demo(
 ) -> None:
     """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
     from ttrace.demo.bugs import BUGS  # imports torch.distributed: not for every command
-    from ttrace.lab.experiment import Experiment
 
     if list_bugs:
         _print_bugs(BUGS, json_file)
@@ -61,11 +64,9 @@ def demo(
     candidate = [*script, "--dp", "2", "--tp", "2", "--microbatches", "2"]
     if bug is not None:
         candidate += ["--bug", bug]
-    folder = prepare_folder(out or _default_folder("demo"))
-    experiment = Experiment(
-        reference=reference, candidate=candidate, folder=folder, timeout_seconds=300.0
-    )
-    finish(_diff(experiment, isolate=True), folder, html, json_file)
+    with _experiment("demo", out, reference=reference, candidate=candidate) as experiment:
+        result = replace(experiment, timeout_seconds=300.0).diff()
+    finish(result, experiment.folder, html, json_file)
 
 
 def diff(
@@ -74,7 +75,7 @@ def diff(
     out: Out = None,
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
-    calibration_runs: Calibration = 1,
+    perturbed_runs: PerturbedRuns = 1,
     split_reductions: Split = 1,
     repeat_reference: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
@@ -86,33 +87,44 @@ def diff(
     json_file: Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
-    experiment = replace(
-        _experiment("diff", reference, candidate, out, steps, timeout, calibration_runs),
-        repeats_reference=repeat_reference,
+    with _experiment(
+        "diff",
+        out,
+        reference=reference,
+        candidate=candidate,
+        steps=steps,
+        timeout_seconds=timeout,
+        perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
-    )
-    finish(_diff(experiment, isolate=isolate), experiment.folder, html, json_file)
+        repeats_reference=repeat_reference,
+    ) as experiment:
+        result = experiment.diff() if isolate else experiment.compare()
+    finish(result, experiment.folder, html, json_file)
 
 
-def localize(
+def isolate(
     reference: Reference,
     candidate: Candidate,
     out: Out = None,
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
-    calibration_runs: Calibration = 1,
+    perturbed_runs: PerturbedRuns = 1,
     split_reductions: Split = 1,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
-    experiment = replace(
-        _experiment("localize", reference, candidate, out, steps, timeout, calibration_runs),
+    with _experiment(
+        "isolate",
+        out,
+        reference=reference,
+        candidate=candidate,
+        steps=steps,
+        timeout_seconds=timeout,
+        perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
-    )
-    with comparing() as progress:
-        experiment.compare(_run_and_wait, progress)
-        result = experiment.isolate(_run_and_wait, progress)
+    ) as experiment:
+        result = experiment.isolate()
     finish(result, experiment.folder, html, json_file)
 
 
@@ -120,80 +132,95 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     out: Annotated[Path, typer.Option(help="Folder for the trace.")],
     steps: Steps = 1,
-    noise: Annotated[
-        int | None, typer.Option(min=0, help="Seed: record a perturbed reference.")
+    noise_seed: Annotated[
+        int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
     ] = None,
+    split_reductions: Split = 1,
+    tap: Annotated[  # noqa: FBT002
+        bool, typer.Option("--tap", help="Record the reference of isolated runs.")
+    ] = False,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Isolate the run by the plans of `ttrace plan`."),
+    ] = None,
+    shared: Annotated[  # noqa: FBT002
+        bool, typer.Option("--shared", help="Other launchers of this run write there too.")
+    ] = False,
     timeout: Timeout = 1800.0,
     json_file: Json = None,
 ) -> None:
     """Run one command with tracing on."""
-    from ttrace.trace.reader import Trace
+    from ttrace.capture.settings import Settings
+    from ttrace.lab.launch import run_command
+    from ttrace.lab.run import Run
+    from ttrace.trace.plan import first_plan
 
-    folder = prepare_folder(out)
-    traced = TracedRun(
-        name="traced",
-        command=command,
-        folder=folder,
+    if plan is not None:
+        first_plan(plan)
+    settings = Settings(
+        folder=prepare_folder(out, shared=shared),
         steps=steps,
-        noise=noise,
-        timeout_seconds=timeout,
+        noise_seed=noise_seed,
+        split=split_reductions,
+        tap=tap,
+        plan=plan,
+    )
+    traced = Run(
+        name="traced", work=command, settings=settings, timeout_seconds=timeout, shared=shared
     )
     with waiting("running"):
-        run_traced(traced)
-    trace = Trace.open(folder)
+        run_command(traced, command)
+    _describe(traced, json_file)
+
+
+def _describe(run: Run, json_file: str | None) -> None:
+    """What was recorded; a trace that is not whole is a failure of the run.
+
+    Where launchers share the folder, ranks of the others may still be training: only `ttrace check`
+    can say whether the trace is whole.
+    """
+    from ttrace.trace.reader import Trace
+
+    if run.shared:
+        found = sorted(path.name for path in run.folder.glob("rank-*"))
+        say(f"{len(found)} ranks so far in {run.folder}", stderr=json_file == "-")
+        write_json(json_file, {"trace": str(run.folder), "ranks": len(found)})
+        return
+    trace = Trace.open(run.folder)
     unfinished = [rank for rank, found in trace.ranks.items() if found.summary is None]
     faults = [
         fault for found in trace.ranks.values() if found.summary for fault in found.summary.faults
     ]
     say(
         f"{len(trace.by_id())} tensors from {len(trace.ranks)} of {trace.world_size} ranks in "
-        f"{folder}",
+        f"{run.folder}",
         stderr=json_file == "-",
     )
-    write_json(json_file, {"trace": str(folder), "tensors": len(trace.by_id()), "faults": faults})
+    data = {"trace": str(run.folder), "tensors": len(trace.by_id()), "faults": faults}
+    write_json(json_file, data)
     if unfinished or trace.missing_ranks or faults:
-        raise UsageError(
+        raise CommandFailed(
             f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
             f"{unfinished}, {len(faults)} faults{': ' + faults[0] if faults else ''}; see "
-            f"{traced.log}"
+            f"{run.log}{_SHARED if trace.missing_ranks else ''}"
         )
 
 
-def _experiment(
-    name: str,
-    reference: str,
-    candidate: str,
-    out: Path | None,
-    steps: int,
-    timeout: float,
-    calibration_runs: int,
-) -> Experiment:
+@contextmanager
+def _experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experiment]:
+    """An experiment whose runs and comparisons are shown on the screen while they last."""
     from ttrace.lab.experiment import Experiment
+    from ttrace.lab.local import LocalExecutor
 
-    return Experiment(
-        reference=reference,
-        candidate=candidate,
-        folder=prepare_folder(out or _default_folder(name)),
-        steps=steps,
-        timeout_seconds=timeout,
-        calibration_runs=calibration_runs,
-    )
+    execute = LocalExecutor()
 
+    def run_and_wait(run: Run) -> None:
+        with waiting(f"running {run.name}"):
+            execute(run)
 
-def _diff(experiment: Experiment, *, isolate: bool) -> CheckResult:
-    from ttrace.lab.experiment import localized
-
+    folder = prepare_folder(out or _default_folder(name))
     with comparing() as progress:
-        result = experiment.compare(_run_and_wait, progress)
-    if not isolate or result.exit_code != 1:
-        return result
-    with comparing() as progress:
-        return localized(result, experiment.isolate(_run_and_wait, progress))
-
-
-def _run_and_wait(run: TracedRun) -> None:
-    with waiting(f"running {run.name}"):
-        run_traced(run)
+        yield Experiment(folder=folder, execute=run_and_wait, progress=progress, **fields)
 
 
 def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:

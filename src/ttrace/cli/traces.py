@@ -1,4 +1,4 @@
-"""Commands that look into one trace: show, export."""
+"""Commands that make something of traces, but no result: show, export, plan."""
 
 from __future__ import annotations
 
@@ -43,3 +43,19 @@ def export(
     facts = inspection.export(trace, tensor, file)
     say(f"{tensor} {facts['shape']} {facts['dtype']} -> {file}", stderr=json_file == "-")
     write_json(json_file, facts)
+
+
+def plan(
+    reference: Annotated[Path, typer.Argument(help="Trace of `ttrace run --tap`.")],
+    run: Annotated[Path, typer.Argument(help="Plain trace of the run to isolate.")],
+    out: Annotated[Path, typer.Option(help="Folder for the plans.")],
+    json_file: Json = None,
+) -> None:
+    """Write the plans by which `ttrace run --plan` isolates a run, one for every rank."""
+    from ttrace.analysis.isolate import write_plans
+    from ttrace.lab.launch import prepare_folder
+
+    write_plans(reference, run, prepare_folder(out))
+    files = len(list(out.glob("plan-*.json")))
+    say(f"plans of {files} ranks in {out}", stderr=json_file == "-")
+    write_json(json_file, {"plans": str(out), "ranks": files})

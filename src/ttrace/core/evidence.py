@@ -88,7 +88,7 @@ class RunFacts:
             adapter=info.adapter,
             device=info.device,
             steps=steps,
-            noise_seed=info.perturbed,
+            noise_seed=info.noise_seed,
             versions=info.versions,
             facts=info.facts,
         )

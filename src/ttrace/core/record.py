@@ -134,7 +134,7 @@ class RankInfo:
     loss_parts: int | None = None  # over how many ranks gradients are averaged, if known
     adapter: str = "native"
     device: str = "cpu"
-    perturbed: int | None = None  # seed of the injected rounding noise
+    noise_seed: int | None = None  # of the rounding noise in a perturbed run
     modules: tuple[ModuleInfo, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)  # seed, commit, precision of matmul ...
@@ -149,7 +149,7 @@ class RankInfo:
             "loss_parts": self.loss_parts,
             "adapter": self.adapter,
             "device": self.device,
-            "perturbed": self.perturbed,
+            "perturbed": self.noise_seed,
             "modules": [[m.path, m.class_name, m.source] for m in self.modules],
             "versions": self.versions,
             "facts": self.facts,
@@ -170,7 +170,7 @@ class RankInfo:
             loss_parts=_count(data.get("loss_parts")),
             adapter=data["adapter"],
             device=data["device"],
-            perturbed=data["perturbed"],
+            noise_seed=data["perturbed"],
             modules=tuple(
                 ModuleInfo(path=path, class_name=name, source=source)
                 for path, name, source in data["modules"]

@@ -1,94 +1,104 @@
-"""A diff as a series of runs: reference, perturbed references, candidate, isolated ones."""
+"""A diff as a series of runs: reference, perturbed references, candidate, isolated ones.
+
+    FOLDER/reference                the reference
+           perturbed-1 ...          the reference with noise: how much rounding explains
+           repeated                 the reference once more, where that is asked for
+           candidate                the run to test
+           isolation/reference      the reference with taps
+           isolation/plans/         what each rank overwrites its values with
+           isolation/perturbed-1    the isolated reference with noise
+           isolation/candidate      the isolated candidate
+
+Enters: the work of both sides. Leaves: results, and all traces in one folder. It must not know how
+work is run; executors do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ttrace.analysis.check import Progress, check, check_isolated
 from ttrace.analysis.isolate import write_plans
-from ttrace.core.results import CheckResult
-from ttrace.lab.launch import TracedRun
-
-Command = str | Sequence[str]
-Runner = Callable[[TracedRun], None]
+from ttrace.capture.settings import Settings
+from ttrace.core.results import CheckResult, Outcome
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.run import Executor, Run, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """Two commands, and the folder in which all of their traces are kept."""
+    """The work of both sides, the folder that keeps all traces, and who runs and watches."""
 
-    reference: Command
-    candidate: Command
+    reference: Work
+    candidate: Work
     folder: Path
     steps: int = 1
     timeout_seconds: float = 1800.0
-    calibration_runs: int = 1
+    perturbed_runs: int = 1
     repeats_reference: bool = False
     split_reductions: int = 1  # parts in which perturbed references add matmuls
+    execute: Executor = field(default_factory=LocalExecutor)
+    progress: Progress | None = None
 
-    def compare(self, run: Runner, progress: Progress) -> CheckResult:
+    def diff(self) -> CheckResult:
+        """Compare, and when that fails name what is wrong by itself."""
+        result = self.compare()
+        if result.outcome is not Outcome.NOT_EQUIVALENT:
+            return result
+        return localized(result, self.isolate(candidate=Path(result.candidate)))
+
+    def compare(self) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
-        reference = self._run(run, "reference", self.reference)
-        noisy = [
-            self._run(run, f"perturbed-{seed}", self.reference, noise=seed)
-            for seed in range(1, self.calibration_runs + 1)
-        ]
-        repeated = None
-        if self.repeats_reference:
-            repeated = self._run(run, "repeated", self.reference)
-        candidate = self._run(run, "candidate", self.candidate)
-        return check(reference, candidate, perturbed=noisy, repeated=repeated, progress=progress)
+        reference = self._run("reference", self.reference)
+        perturbed = self._perturbed("perturbed")
+        repeated = self._run("repeated", self.reference) if self.repeats_reference else None
+        candidate = self._run("candidate", self.candidate)
+        return check(
+            reference, candidate, perturbed=perturbed, repeated=repeated, progress=self.progress
+        )
 
-    def isolate(self, run: Runner, progress: Progress) -> CheckResult:
+    def isolate(self, candidate: Path | None = None) -> CheckResult:
         """Run the candidate with every module's input replaced by the reference's.
 
         What rounding does to a single module is measured on the reference under the same
-        replacement, with noise.
+        replacement, with noise. `candidate`: its plain trace, where it has been recorded already;
+        only its alignment is used.
         """
-        tapped = self._run(run, "isolation/reference", self.reference, taps=True)
+        if candidate is None:
+            candidate = self._run("candidate", self.candidate)
+        tapped = self._run("isolation/reference", self.reference, tap=True)
         plans = self.folder / "isolation" / "plans"
         write_plans(tapped, tapped, plans / "reference")
-        noisy = [
-            self._run(
-                run,
-                f"isolation/perturbed-{seed}",
-                self.reference,
-                noise=seed,
-                plans=plans / "reference",
-            )
-            for seed in range(1, self.calibration_runs + 1)
-        ]
-        scales = write_plans(tapped, self.folder / "candidate", plans / "candidate")
-        candidate = self._run(run, "isolation/candidate", self.candidate, plans=plans / "candidate")
-        return check_isolated(tapped, candidate, scales=scales, perturbed=noisy, progress=progress)
-
-    def _run(
-        self,
-        run: Runner,
-        name: str,
-        command: Command,
-        *,
-        noise: int | None = None,
-        taps: bool = False,
-        plans: Path | None = None,
-    ) -> Path:
-        folder = self.folder / name
-        run(
-            TracedRun(
-                name=name,
-                command=command,
-                folder=folder,
-                steps=self.steps,
-                noise=noise,
-                split=1 if noise is None else self.split_reductions,
-                taps=taps,
-                plans=plans,
-                timeout_seconds=self.timeout_seconds,
-            )
+        write_plans(tapped, candidate, plans / "candidate")
+        perturbed = self._perturbed("isolation/perturbed", plan=plans / "reference")
+        isolated = self._run("isolation/candidate", self.candidate, plan=plans / "candidate")
+        return check_isolated(
+            tapped,
+            isolated,
+            plans=plans / "candidate",
+            perturbed=perturbed,
+            progress=self.progress,
         )
-        return folder
+
+    def _perturbed(self, name: str, *, plan: Path | None = None) -> list[Path]:
+        return [
+            self._run(
+                f"{name}-{seed}",
+                self.reference,
+                noise_seed=seed,
+                split=self.split_reductions,
+                plan=plan,
+            )
+            for seed in range(1, self.perturbed_runs + 1)
+        ]
+
+    def _run(self, name: str, work: Work, **how: Any) -> Path:
+        settings = Settings(folder=self.folder / name, steps=self.steps, **how)
+        run = Run(name=name, work=work, settings=settings, timeout_seconds=self.timeout_seconds)
+        self.execute(run)
+        return run.folder
 
 
 def localized(result: CheckResult, isolation: CheckResult) -> CheckResult:

@@ -22,16 +22,37 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from ttrace.errors import CommandFailed
+from ttrace.lab.run import Function, Run, require_recorded
+
 TASK_SECONDS = 300.0  # chosen: a step of a small model takes seconds; a shared machine is slower
 # Chosen: groups that somebody still refers to keep threads that spin; a fresh process has none.
 _MOST_THREADS = 40
 _COLLECTIVE_TIMEOUT = timedelta(seconds=60)  # chosen: a rank that never comes is noticed
 
 
-class WorkerPool:
-    """Runs a function on ranks 0..n-1 at once and returns what each returned."""
+def run_function(run: Run, function: Function, pool: WorkerPool) -> None:
+    """Run on all ranks to the end or to the time limit, with tracing on."""
+    try:
+        pool.run(
+            function.ranks,
+            function.train,
+            *function.arguments,
+            environment=run.settings.to_environment(),
+            timeout_seconds=run.timeout_seconds,
+        )
+    except (AssertionError, TimeoutError) as error:
+        raise CommandFailed(f"the {run.name} function failed. {error}") from error
+    require_recorded(run)
 
-    def __init__(self, size: int, prepare: Callable[[], None] | None = None) -> None:
+
+class WorkerPool:
+    """Runs a function on ranks 0..n-1 at once and returns what each returned.
+
+    It starts with `size` workers and with more of them when a function needs more.
+    """
+
+    def __init__(self, size: int = 0, prepare: Callable[[], None] | None = None) -> None:
         self._prepare = prepare
         self._workers = [self._start() for _ in range(size)]
 
@@ -44,6 +65,7 @@ class WorkerPool:
         timeout_seconds: float = TASK_SECONDS,
     ) -> list[Any]:
         """`function` must stand at the top level of its file: it travels by name."""
+        self._workers += [self._start() for _ in range(world_size - len(self._workers))]
         file, name = function.__code__.co_filename, function.__qualname__
         with tempfile.TemporaryDirectory() as folder:
             store = str(Path(folder) / "store")
@@ -94,9 +116,9 @@ class WorkerPool:
 
 
 @cache
-def shared_pool(size: int) -> WorkerPool:
-    """One for all tests of a session; its workers end with this process."""
-    return WorkerPool(size)
+def shared_pool() -> WorkerPool:
+    """One for all that runs in this process; its workers end with it."""
+    return WorkerPool()
 
 
 def _start_method() -> str:

@@ -6,68 +6,42 @@ import os
 import shlex
 import signal
 import subprocess
+import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_PLANS, ENV_SPLIT, ENV_STEPS, ENV_TAPS
+from ttrace.capture import settings
 from ttrace.errors import CommandFailed, UsageError
+from ttrace.lab.run import Command, Run, require_recorded
 
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
 _POLL_SECONDS = 0.05  # chosen: not noticed by a person
 _SEARCHED_LINES = 2000  # a traceback of every rank of a node
 _TORCHRUN_SUMMARY = "torch/distributed/elastic/multiprocessing/api.py"
 _LAST_LINES = 20  # chosen: a Python traceback fits
+_PROBE = ".writable-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedRun:
-    """One command and where its trace goes; a string is run by the shell, a list as it is."""
+def prepare_folder(folder: Path, *, shared: bool = False) -> Path:
+    """A folder to write into; data that is there already is never touched.
 
-    name: str
-    command: str | Sequence[str]
-    folder: Path
-    steps: int = 1
-    noise: int | None = None
-    split: int = 1
-    taps: bool = False
-    plans: Path | None = None
-    timeout_seconds: float = 1800.0
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "output.log"
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """How the run is told, in its environment, that and how it is traced."""
-        values = {ENV_OUT: str(self.folder.resolve()), ENV_STEPS: str(self.steps)}
-        if self.noise is not None:
-            values[ENV_NOISE] = str(self.noise)
-        if self.split > 1:
-            values[ENV_SPLIT] = str(self.split)
-        if self.taps:
-            values[ENV_TAPS] = "1"
-        if self.plans is not None:
-            values[ENV_PLANS] = str(self.plans.resolve())
-        return values
-
-
-def prepare_folder(folder: Path) -> Path:
-    """An empty folder to write into; data that is there already is never touched."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    It must be empty, or `shared` with other launchers of the same run: then ranks and logs of those
+    may be there. A rank that finds its own folder taken ends its run by itself.
+    """
+    if folder.exists() and (not folder.is_dir() or any(_in_the_way(folder, shared=shared))):
         raise UsageError(
             f"{folder} exists and is not an empty folder: traces are never overwritten; "
             "choose another with --out or remove it"
+            + ("" if shared else " (several launchers of one run: --shared)")
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=_PROBE):
+            pass
     except OSError as error:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
@@ -75,29 +49,18 @@ def prepare_folder(folder: Path) -> Path:
     return folder
 
 
-def run_traced(run: TracedRun) -> None:
+def _in_the_way(folder: Path, *, shared: bool) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if not (shared and path.name.startswith(("rank-", "output-", _PROBE))):
+            yield path
+
+
+def run_command(run: Run, command: Command) -> None:
     """Run to the end or to the time limit; anything but a recorded success raises CommandFailed."""
-    inherited = (ENV_NOISE, ENV_SPLIT, ENV_TAPS, ENV_PLANS)
-    environment = {k: v for k, v in os.environ.items() if k not in inherited} | run.variables
     run.folder.mkdir(parents=True, exist_ok=True)
+    environment = settings.without_settings(os.environ) | run.settings.to_environment()
     with run.log.open("xb") as log:
-        try:
-            process = subprocess.Popen(
-                run.command,
-                shell=isinstance(run.command, str),
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError as error:
-            run.log.unlink()  # nothing ran: the folder stays empty for the next try
-            words = [run.command] if isinstance(run.command, str) else run.command
-            raise CommandFailed(
-                f"the {run.name} command could not be started: {error.strerror}: "
-                f"{shlex.join(words)}; expected a program and its arguments"
-            ) from error
+        process = _start(run, command, environment, log)
         try:
             code = process.wait(timeout=run.timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -107,15 +70,32 @@ def run_traced(run: TracedRun) -> None:
                 f"--timeout if it is merely slow. {_tail(run)}"
             ) from None
         finally:
-            _stop(process, environment[ENV_OUT])
+            _stop(process, environment[settings.OUT])
     if code != 0:
         raise CommandFailed(f"the {run.name} command {_how(code)}. {_tail(run)}")
-    if not any(run.folder.glob("rank-*")):
-        raise CommandFailed(
-            f"the {run.name} command ended well but recorded nothing: its script must call "
-            f"`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
-            f"tracer.step():`. {_tail(run)}"
+    require_recorded(run, f" {_tail(run)}")
+
+
+def _start(
+    run: Run, command: Command, environment: dict[str, str], log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            shell=isinstance(command, str),
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
+    except OSError as error:
+        run.log.unlink()  # nothing ran: the folder stays empty for the next try
+        words = [command] if isinstance(command, str) else command
+        raise CommandFailed(
+            f"the {run.name} command could not be started: {error.strerror}: "
+            f"{shlex.join(words)}; expected a program and its arguments"
+        ) from error
 
 
 def _stop(process: subprocess.Popen[bytes], folder: str) -> None:
@@ -136,7 +116,7 @@ def _stop(process: subprocess.Popen[bytes], folder: str) -> None:
 
 def _heirs(folder: str) -> list[int]:
     """Processes that inherited this run's environment: torchrun's ranks leave its group."""
-    mark = f"{ENV_OUT}={folder}".encode()
+    mark = f"{settings.OUT}={folder}".encode()
     heirs = []
     for path in Path("/proc").glob("[0-9]*/environ"):  # on Linux; elsewhere there are none
         with suppress(OSError):
@@ -160,7 +140,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _tail(run: TracedRun) -> str:
+def _tail(run: Run) -> str:
     with run.log.open(errors="replace") as log:
         lines = list(deque(log, maxlen=_SEARCHED_LINES))
     # What torchrun adds when a rank fails is longer than what the rank had to say.

@@ -15,16 +15,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ttrace.core.results import CheckResult, NotEquivalent
-from ttrace.lab.experiment import Experiment, localized
-from ttrace.lab.functions import TASK_SECONDS, WorkerPool, shared_pool
-from ttrace.lab.launch import TracedRun
+from ttrace.core.results import CheckResult, NotEquivalent, Outcome
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.functions import TASK_SECONDS, WorkerPool
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.run import Function
 from ttrace.report import view, wording
-from ttrace.report.html import render
 from ttrace.report.json_file import dumps
 
 ENV_OUT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
@@ -41,53 +42,28 @@ def assert_equivalent(
     reference_args: Sequence[Any] = (),
     candidate_args: Sequence[Any] = (),
     steps: int = 1,
-    calibration_runs: int = 1,
+    perturbed_runs: int = 1,
     isolate: bool = True,
     timeout_seconds: float = TASK_SECONDS,
     pool: WorkerPool | None = None,
 ) -> CheckResult:
     """Trace both functions and compare; `isolate`: name the root cause (3 more runs)."""
     __tracebackhide__ = True  # pytest shows the line of the test
-    workers = pool or shared_pool(max(world_size, reference_world_size))
-    sides = {
-        "reference": (reference_world_size, reference, reference_args),
-        "candidate": (world_size, candidate, candidate_args),
-    }
-
-    def run(traced: TracedRun) -> None:
-        ranks, function, args = sides[str(traced.command)]
-        workers.run(
-            ranks,
-            function,
-            *args,
-            environment=traced.variables,
-            timeout_seconds=traced.timeout_seconds,
-        )
-
-    kept = os.environ.get(ENV_OUT)
-    folder = Path(kept) / _test_name() if kept else Path(tempfile.mkdtemp(prefix="ttrace-"))
-    if kept:
-        shutil.rmtree(folder, ignore_errors=True)  # of an earlier session
-        folder.mkdir(parents=True)
-    try:
+    with _folder() as (folder, kept):
         experiment = Experiment(
-            reference="reference",
-            candidate="candidate",
+            reference=Function(reference, reference_world_size, tuple(reference_args)),
+            candidate=Function(candidate, world_size, tuple(candidate_args)),
             folder=folder,
             steps=steps,
             timeout_seconds=timeout_seconds,
-            calibration_runs=calibration_runs,
+            perturbed_runs=perturbed_runs,
+            execute=LocalExecutor(pool),
         )
-        result = experiment.compare(run, lambda *_: None)
-        if isolate and result.exit_code == 1:
-            result = localized(result, experiment.isolate(run, lambda *_: None))
+        result = experiment.diff() if isolate else experiment.compare()
         if kept:
             (folder / "result.json").write_text(dumps(result.to_dict()), encoding="utf-8")
-    finally:
-        if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
     report = _write_report(result, folder if kept else None)
-    if result.exit_code:
+    if result.outcome is not Outcome.EQUIVALENT:
         raise NotEquivalent(failure_message(result, report), result)
     return result
 
@@ -111,6 +87,20 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
     return "\n".join(lines)
 
 
+@contextmanager
+def _folder() -> Iterator[tuple[Path, bool]]:
+    """Where the traces go, and whether they stay there."""
+    kept = os.environ.get(ENV_OUT)
+    if kept:
+        folder = Path(kept) / _test_name()
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier session
+        folder.mkdir(parents=True)
+        yield folder, True
+        return
+    with tempfile.TemporaryDirectory(prefix="ttrace-", ignore_cleanup_errors=True) as made:
+        yield Path(made), False
+
+
 def _write_report(result: CheckResult, folder: Path | None) -> Path | None:
     """For failures always, for others where a folder was asked for."""
     html = os.environ.get(ENV_HTML)
@@ -118,12 +108,12 @@ def _write_report(result: CheckResult, folder: Path | None) -> Path | None:
         path = Path(html) / f"{_test_name()}.html"
     elif folder is not None:
         path = folder / "report.html"
-    elif result.exit_code:
+    elif result.outcome is not Outcome.EQUIVALENT:
         path = _DEFAULT / f"{_test_name()}.html"
     else:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(result), encoding="utf-8")
+    result.write_html(path)
     return path
 
 

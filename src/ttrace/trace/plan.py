@@ -18,6 +18,7 @@ from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
 from ttrace.core.scale import Scales
+from ttrace.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +70,7 @@ class IsolationPlan:
         data = json.loads(file.read_text())
         return cls(
             reference=Path(data["reference"]),
-            scales=Scales(
-                allowed=tuple(data["scales"]["allowed"]), likely=data["scales"]["likely"]
-            ),
+            scales=_scales(data),
             positions={
                 PositionKey(TensorId.parse(id_), microbatch, origin): Position(
                     layout=Layout.from_json(layout),
@@ -87,6 +86,25 @@ class IsolationPlan:
 
 def plan_file(folder: Path, rank: int) -> Path:
     return folder / f"plan-{rank:05d}.json"
+
+
+def first_plan(folder: Path) -> Path:
+    """The plan of rank 0, which every folder of plans has."""
+    file = plan_file(folder, 0)
+    if not file.is_file():
+        raise UsageError(
+            f"{folder} has no {file.name}: expected a folder of plans; make one with `ttrace plan`"
+        )
+    return file
+
+
+def read_scales(folder: Path) -> Scales:
+    """The scales that gradients may have in a run by these plans; all ranks have the same."""
+    return _scales(json.loads(first_plan(folder).read_text()))
+
+
+def _scales(data: dict[str, Any]) -> Scales:
+    return Scales(allowed=tuple(data["scales"]["allowed"]), likely=data["scales"]["likely"])
 
 
 def _tensor_json(tensor: LogicalTensor) -> dict[str, Any]:

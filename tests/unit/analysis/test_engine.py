@@ -47,7 +47,7 @@ def compare(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Engine | None
     folder = tmp_path_factory.mktemp("traces")
     reference = tiny_train.record(folder / "reference")
     candidate = tiny_train.record(folder / "candidate", "--scale", "1.001")
-    perturbed = tiny_train.record(folder / "perturbed", noise=1)
+    perturbed = tiny_train.record(folder / "perturbed", noise_seed=1)
     return lambda engine: ttrace.check(reference, candidate, perturbed=[perturbed], engine=engine)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ttrace
-from ttrace.capture.attach import ENV_OUT
+from ttrace.capture.settings import OUT
 from ttrace.trace.reader import Trace
 
 
@@ -18,7 +18,7 @@ def record(folder: Path, *, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> 
         # Not inductor, which needs a compiler on the machine; the hooks are traced all the same.
         model = torch.compile(model, backend="eager")  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setenv(ENV_OUT, str(folder))
+    monkeypatch.setenv(OUT, str(folder))
     tracer = ttrace.attach(model, optimizer)
     with tracer.step():
         model(torch.ones(2, 8)).square().mean().backward()

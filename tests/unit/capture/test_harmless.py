@@ -94,7 +94,7 @@ def test_one_rounding_is_enough_to_tell_two_runs_apart(
     build: Callable[[], nn.Module], tmp_path: Path
 ) -> None:
     untraced = train(build, lambda *_: OffTracer())
-    noisy = train(build, lambda *watched: attach(tmp_path, *watched, noise=1))
+    noisy = train(build, lambda *watched: attach(tmp_path, *watched, noise_seed=1))
     assert not equal(noisy, untraced)
 
 

@@ -62,7 +62,7 @@ def test_every_tensor_of_a_structure_has_a_slot(
     body = Calling(lambda _, x: make(x * 2, x * 3))
     model = Calling(lambda self, x: self.consume(self.body(x)), body=body, consume=Calling(consume))
     x = torch.ones(2, 3, requires_grad=True)
-    trace = record(tmp_path, model, lambda: run(model, x), noise=noise)
+    trace = record(tmp_path, model, lambda: run(model, x), noise_seed=noise)
     assert kinds == [type(make(x, x))]
     assert trace.summary.faults == ()
     found = {name.partition(".")[2] for name in trace.ids if name.startswith("body:output")}

@@ -103,7 +103,7 @@ class Run:
         self.model: Any = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)).to(dtype)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.before = self.weight()
-        self.trace = record(folder, self.model, self.step, self.optimizer, noise=seed)
+        self.trace = record(folder, self.model, self.step, self.optimizer, noise_seed=seed)
         self.random_state = torch.get_rng_state()
 
     def weight(self) -> Tensor:
@@ -166,8 +166,8 @@ class TestRun:
         assert not torch.equal(run.weight(), run.before)
 
     def test_the_trace_says_that_it_is_perturbed(self, reference: Run, noisy: Run) -> None:
-        assert noisy.trace.trace.ranks[0].info.perturbed == 1
-        assert reference.trace.trace.ranks[0].info.perturbed is None
+        assert noisy.trace.trace.ranks[0].info.noise_seed == 1
+        assert reference.trace.trace.ranks[0].info.noise_seed is None
 
     def test_what_is_recorded_is_what_the_run_used(self, noisy: Run) -> None:
         trace = noisy.trace
@@ -178,7 +178,7 @@ class TestRun:
     def test_weights_are_exact_again_after_a_step_that_raised(self, tmp_path: Path) -> None:
         model = nn.Linear(4, 4)
         before = model.weight.detach().clone()
-        tracer = attach(tmp_path, model, noise=1)
+        tracer = attach(tmp_path, model, noise_seed=1)
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), tracer.step():
             model(torch.ones(2, 3) * model.weight.sum())
         assert torch.equal(model.weight, before)
@@ -186,7 +186,7 @@ class TestRun:
     def test_without_an_optimizer_weights_are_exact_after_the_step(self, tmp_path: Path) -> None:
         model = nn.Linear(4, 4)
         before = model.weight.detach().clone()
-        record(tmp_path, model, lambda: model(torch.ones(2, 4)).sum().backward(), noise=1)
+        record(tmp_path, model, lambda: model(torch.ones(2, 4)).sum().backward(), noise_seed=1)
         assert torch.equal(model.weight, before)
 
 

@@ -12,13 +12,13 @@ from torch import nn
 
 import ttrace
 from tests.support.capturing import attach, hook_count
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.settings import NOISE_SEED, OUT, STEPS
 from ttrace.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
 def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (ENV_OUT, ENV_STEPS, ENV_NOISE):
+    for name in (OUT, STEPS, NOISE_SEED):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -64,7 +64,7 @@ def test_an_untraced_run_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_empty_folder_name_means_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENV_OUT, "")
+    monkeypatch.setenv(OUT, "")
     assert not ttrace.attach(nn.Linear(1, 1)).enabled
 
 
@@ -101,11 +101,11 @@ def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
         attach(tmp_path, [])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("variable", [ENV_STEPS, ENV_NOISE])
+@pytest.mark.parametrize("variable", [STEPS, NOISE_SEED])
 def test_a_number_that_is_none_is_refused(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(ENV_OUT, str(tmp_path))
+    monkeypatch.setenv(OUT, str(tmp_path))
     monkeypatch.setenv(variable, "-1")
     with pytest.raises(UsageError, match=f"{variable} must be a whole number, found '-1'"):
         ttrace.attach(nn.Linear(1, 1))

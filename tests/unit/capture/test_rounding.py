@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import ttrace
 from ttrace.capture.rounding import split
+from ttrace.capture.settings import Settings
 from ttrace.errors import UsageError
-from ttrace.lab.launch import TracedRun
 
 
 def linear(in_features: int, out_features: int, dtype: torch.dtype) -> nn.Linear:
@@ -68,8 +68,8 @@ def test_nothing_to_split_is_an_error(ways: int) -> None:
 
 
 def test_attach_splits_where_a_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = TracedRun(name="x", command="", folder=tmp_path, noise=1, split=2)
-    for name, value in run.variables.items():
+    settings = Settings(folder=tmp_path, noise_seed=1, split=2)
+    for name, value in settings.to_environment().items():
         monkeypatch.setenv(name, value)
     model = nn.Sequential(linear(8, 8, torch.float32))
     ttrace.attach(model)

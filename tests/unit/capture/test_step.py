@@ -99,7 +99,7 @@ class TestOneStep:
         modules = [(module.path, module.class_name) for module in info.modules]
         assert modules == [("", "Sequential"), ("0", "Linear"), ("1", "Linear")]
         assert all(".py:" in module.source for module in info.modules)
-        assert (info.rank, info.world_size, info.batch, info.perturbed) == (0, 1, (0, 1), None)
+        assert (info.rank, info.world_size, info.batch, info.noise_seed) == (0, 1, (0, 1), None)
 
     def test_several_steps_are_recorded_apart(self, model: Any, tmp_path: Path) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a trace: a message, exit code 2, and the traces left as they were."""
+"""Whatever is wrong with a trace: a message, an exit code, and the traces left as they were."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, invoke, replay
-from ttrace.capture.attach import ENV_OUT
+from ttrace.capture.settings import OUT
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.trace import journal
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("recorded")
     tiny_train.record(root / "good")
-    tiny_train.record(root / "good-noisy", noise=1)
+    tiny_train.record(root / "good-noisy", noise_seed=1)
     return root
 
 
@@ -130,7 +130,8 @@ class TestNotComparable:
 
     def test_a_perturbed_reference_without_noise(self, recorded: Path, good: Path) -> None:
         outcome = check(recorded / "good", recorded / "good", good)
-        outcome.require(2, f"{good} was given as a perturbed reference", "ttrace run --noise SEED")
+        words = (f"{good} was given as a perturbed reference", "ttrace run --noise-seed N")
+        outcome.require(2, *words)
         check(recorded / "good", good, recorded / "good-noisy").require(0)
 
     def test_a_trace_without_a_tensor(self, good: Path, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ class TestNotComparable:
 class TestUndecided:
     def test_a_reference_with_nan_cannot_be_trusted(self, recorded: Path, tmp_path: Path) -> None:
         nan = tiny_train.record(tmp_path / "nan", "--nan")
-        noisy = tiny_train.record(tmp_path / "noisy", "--nan", noise=1)
+        noisy = tiny_train.record(tmp_path / "noisy", "--nan", noise_seed=1)
         for candidate in (recorded / "good", nan):
             outcome = check(nan, candidate, noisy)
             outcome.require(2, "UNDECIDED", OUTPUT, "the reference itself has 24 NaN or Inf here")
@@ -179,7 +180,7 @@ class TestUndecided:
 
     def test_zero_size_tensors_pass(self, tmp_path: Path) -> None:
         runs = [tiny_train.record(tmp_path / name, "--empty") for name in ("a", "b")]
-        noisy = tiny_train.record(tmp_path / "noisy", "--empty", noise=1)
+        noisy = tiny_train.record(tmp_path / "noisy", "--empty", noise_seed=1)
         check(*runs, noisy).require(0)
         invoke("show", runs[0], "step0/:param.nothing").require(0, "[0, 3]")
         invoke("export", runs[0], "step0/:param.nothing", tmp_path / "x").require(0)
@@ -213,30 +214,30 @@ class TestDamage:
 class TestAskingForATensor:
     def test_an_unknown_one_of_a_known_module(self, good: Path) -> None:
         outcome = invoke("show", good, "step0/second:output.7")
-        outcome.require(2, "has no tensor step0/second:output.7", "of this module it has", OUTPUT)
+        outcome.require(3, "has no tensor step0/second:output.7", "of this module it has", OUTPUT)
 
     def test_an_unknown_module(self, good: Path) -> None:
-        invoke("show", good, "step0/third:output.0").require(2, "`ttrace show` lists its ids")
+        invoke("show", good, "step0/third:output.0").require(3, "`ttrace show` lists its ids")
 
     @pytest.mark.parametrize("name", ["second", "step0/second:smell.0", "", "stepx/a:output.0"])
     def test_what_is_no_id(self, name: str, good: Path) -> None:
         words = ("is not a tensor id", "expected step<N>/<module>:<kind>.<slot>", "param_after")
-        invoke("show", good, name).require(2, *words)
-        invoke("export", good, name, good / "x").require(2, *words)
+        invoke("show", good, name).require(3, *words)
+        invoke("export", good, name, good / "x").require(3, *words)
 
     def test_export_overwrites_nothing(self, good: Path, tmp_path: Path) -> None:
         kept = tmp_path / "kept"
         kept.write_text("precious")
-        invoke("export", good, OUTPUT, kept).require(2, f"{kept} exists")
+        invoke("export", good, OUTPUT, kept).require(3, f"{kept} exists")
         assert kept.read_text() == "precious"
 
     def test_export_into_a_folder_that_is_not_there(self, good: Path, tmp_path: Path) -> None:
         outcome = invoke("export", good, OUTPUT, tmp_path / "no" / "x.safetensors")
-        outcome.require(2, f"cannot write {tmp_path / 'no' / 'x.safetensors'}", "No such file")
+        outcome.require(3, f"cannot write {tmp_path / 'no' / 'x.safetensors'}", "No such file")
 
     def test_an_unknown_bug(self) -> None:
         words = ("no bug is called 'gremlin'", "ttrace demo --list-bugs", "dp-scale")
-        invoke("demo", "--bug", "gremlin").require(2, *words)
+        invoke("demo", "--bug", "gremlin").require(3, *words)
 
 
 class TestFullDisk:
@@ -275,7 +276,7 @@ class TestFullDisk:
         """A real limit, so low that not one tensor is recorded, in a process of its own."""
         script = [sys.executable, str(ROOT / "tests" / "support" / "tiny_train.py"), "--light"]
         trace = tmp_path / "trace"
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), ENV_OUT: str(trace)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), OUT: str(trace)}
         ended = subprocess.run(
             [*script, "--save", tmp_path / "traced"],
             env=environment,

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("traces")
     tiny_train.record(root / "good")
-    tiny_train.record(root / "good-noisy", noise=1)
+    tiny_train.record(root / "good-noisy", noise_seed=1)
     tiny_train.record(root / "wrong", "--scale", "1.5")
     tiny_train.record(root / "nan", "--nan")
     return root
@@ -124,7 +124,7 @@ class TestExitCodes:
             (("diff", "--reference", "true"), "Missing option '--candidate'"),
             (("run", "--out", "x"), "Missing argument"),
             (("run", "--out", "x", "--steps", "0", "--", "true"), "for '--steps'"),
-            (("run", "--out", "x", "--noise", "-1", "--", "true"), "for '--noise'"),
+            (("run", "--out", "x", "--noise-seed", "-1", "--", "true"), "for '--noise-seed'"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
     )
@@ -136,7 +136,7 @@ class TestExitCodes:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        invoke(*arguments).require(2, words)
+        invoke(*arguments).require(3, words)
         assert not any(tmp_path.iterdir())
 
     def test_of_our_own_fault_is_not_that_of_a_mismatch(
@@ -144,7 +144,7 @@ class TestExitCodes:
     ) -> None:
         monkeypatch.setattr(pipeline, "localize", lambda *_: 1 / 0)
         outcome = invoke("check", traces / "good", traces / "good")
-        assert outcome.code == 2
+        assert outcome.code == 3
         assert "ZeroDivisionError" in outcome.err
 
     def test_of_an_interrupt(self, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ class TestShow:
 
 class TestDiff:
     def test_keeps_the_traces_and_the_result(self, traces: Path, tmp_path: Path) -> None:
-        outcome = invoke(*arguments_of("diff", traces, tmp_path), "--calibration-runs", "2")
+        outcome = invoke(*arguments_of("diff", traces, tmp_path), "--perturbed-runs", "2")
         outcome.require(1, f"traces and result.json in {tmp_path / 'out'}")
         assert {path.name for path in (tmp_path / "out").iterdir()} == {
             "reference",

@@ -7,32 +7,38 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, invoke, replay
-from ttrace.capture.attach import ENV_NOISE, ENV_OUT, ENV_STEPS
+from ttrace.capture.settings import NOISE_SEED, OUT, STEPS, Settings
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import launch
-from ttrace.lab.launch import TracedRun, prepare_folder, run_traced
+from ttrace.lab.launch import prepare_folder, run_command
+from ttrace.lab.run import Run
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traces") / "good"
     tiny_train.record(folder)
-    tiny_train.record(folder.with_name("good-noisy"), noise=1)
+    tiny_train.record(folder.with_name("good-noisy"), noise_seed=1)
     return folder
 
 
+def run(command: str, folder: Path, *, timeout_seconds: float = 60.0, **how: Any) -> Run:
+    settings = Settings(folder=folder, **how)
+    made = Run(name="candidate", work=command, settings=settings, timeout_seconds=timeout_seconds)
+    run_command(made, command)
+    return made
+
+
 def failure(command: str, folder: Path, timeout_seconds: float = 60.0) -> str:
-    run = TracedRun(
-        name="candidate", command=command, folder=folder, timeout_seconds=timeout_seconds
-    )
     with pytest.raises(CommandFailed) as raised:
-        run_traced(run)
+        run(command, folder, timeout_seconds=timeout_seconds)
     return str(raised.value)
 
 
@@ -54,22 +60,21 @@ def is_running(pid: int) -> bool:
 class TestCommand:
     def test_is_told_where_and_what_to_record(self, trace: Path, tmp_path: Path) -> None:
         folder = tmp_path / "out"
-        says = f"echo ${ENV_OUT} ${ENV_STEPS} ${ENV_NOISE}.; {replay(trace)}"
-        run_traced(TracedRun(name="x", command=says, folder=folder, steps=3, noise=7))
+        says = f"echo ${OUT} ${STEPS} ${NOISE_SEED}.; {replay(trace)}"
+        run(says, folder, steps=3, noise_seed=7)
         assert (folder / "output.log").read_text() == f"{folder} 3 7.\n"
 
     def test_inherits_no_noise(
         self, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv(ENV_NOISE, "7")
-        says = f"echo x${{{ENV_NOISE}}}x; {replay(trace)}"
-        run_traced(TracedRun(name="x", command=says, folder=tmp_path / "out"))
+        monkeypatch.setenv(NOISE_SEED, "7")
+        says = f"echo x${{{NOISE_SEED}}}x; {replay(trace)}"
+        run(says, tmp_path / "out")
         assert (tmp_path / "out" / "output.log").read_text() == "xx\n"
 
     def test_has_an_empty_standard_input(self, trace: Path, tmp_path: Path) -> None:
-        run = TracedRun(name="x", command=f"cat; {replay(trace)}", folder=tmp_path / "out")
-        run_traced(run)
-        assert run.log.read_text() == ""
+        made = run(f"cat; {replay(trace)}", tmp_path / "out")
+        assert made.log.read_text() == ""
 
     def test_of_ttrace_run_is_not_seen_by_a_shell(self, trace: Path, tmp_path: Path) -> None:
         script = f'echo "$1"; {replay(trace)}'
@@ -112,7 +117,7 @@ class TestFailure:
         assert text.endswith("trained")
 
     def test_of_a_command_that_records_is_none(self, trace: Path, tmp_path: Path) -> None:
-        run_traced(TracedRun(name="x", command=replay(trace), folder=tmp_path / "out"))
+        run(replay(trace), tmp_path / "out")
 
     def test_to_start_leaves_the_folder_for_the_next_try(self, trace: Path, tmp_path: Path) -> None:
         out = ("run", "--out", tmp_path / "out")
@@ -196,7 +201,7 @@ class TestHang:
         """The companion: a process that nobody stops is seen to be running."""
         started = 'until [ -s "$TTRACE_OUT/output.log" ]; do sleep 0.02; done'
         daemon = f"setsid sh -c 'echo $$; exec sleep 600' & {started}; {replay(trace)}"
-        run_traced(TracedRun(name="x", command=daemon, folder=tmp_path / "out"))
+        run(daemon, tmp_path / "out")
         rank = self.rank(tmp_path / "out")
         try:
             time.sleep(0.2)
@@ -205,9 +210,7 @@ class TestHang:
             os.kill(rank, signal.SIGKILL)
 
     def test_a_command_within_its_time_is_not_stopped(self, trace: Path, tmp_path: Path) -> None:
-        command = f"sleep 0.3; {replay(trace)}"
-        run = TracedRun(name="x", command=command, folder=tmp_path / "out", timeout_seconds=30)
-        run_traced(run)
+        run(f"sleep 0.3; {replay(trace)}", tmp_path / "out", timeout_seconds=30)
 
     def test_from_the_command_line(self, tmp_path: Path) -> None:
         out = ("--out", tmp_path / "out", "--timeout", "1")
@@ -263,7 +266,7 @@ class TestFolder:
             "demo": (),
         }[command]
         outcome = invoke(command, "--out", kept.parent, *more)
-        outcome.require(2, f"{kept.parent} exists and is not an empty folder", "--out")
+        outcome.require(3, f"{kept.parent} exists and is not an empty folder", "--out")
         assert [path.name for path in kept.parent.iterdir()] == ["thesis.txt"]
         assert kept.read_text() == "precious"
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -279,4 +282,4 @@ class TestFolder:
 
     def test_one_that_cannot_be_made_is_refused(self) -> None:
         outcome = invoke("run", "--out", "/proc/ttrace", "--", "true")
-        outcome.require(2, "cannot write to /proc/ttrace", "choose another folder with --out")
+        outcome.require(3, "cannot write to /proc/ttrace", "choose another folder with --out")

@@ -277,11 +277,11 @@ def test_wrong_form_is_refused_before_anything_is_written(
     given: str, words: str, source: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "junit.xml"
-    invoke("report", source, "--junit", file, "--form", given).require(2, words)
+    invoke("report", source, "--junit", file, "--form", given).require(3, words)
     assert not file.exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 3}', '{"schema": 1}'])
 def test_report_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(text)
-    invoke("report", tmp_path / "result.json").require(2, "result")
+    invoke("report", tmp_path / "result.json").require(3, "result")

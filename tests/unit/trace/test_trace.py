@@ -133,7 +133,7 @@ def test_what_a_rank_says_of_itself_comes_back(tmp_path: Path) -> None:
         world_size=8,
         axes={"tp": (1, 2)},
         batch=(0, 4),
-        perturbed=7,
+        noise_seed=7,
         modules=(ModuleInfo(path="a", class_name="Linear", source="model.py:3"),),
         versions={"torch": "2"},
         facts={"torch seed": "0"},

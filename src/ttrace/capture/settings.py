@@ -1,0 +1,79 @@
+"""Settings: how one run is traced, as a value and as the environment of its processes.
+
+    Settings(folder=Path("out/perturbed-1"), noise_seed=1)
+    {"TTRACE_OUT": "/home/me/out/perturbed-1", "TTRACE_STEPS": "1", "TTRACE_NOISE_SEED": "1"}
+
+Whoever starts a run writes the variables; `attach`, in every process of it, reads them. Their names
+stand in this file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ttrace.errors import UsageError
+
+OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
+STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
+NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed reference
+SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
+TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
+PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
+
+_VARIABLES = (OUT, STEPS, NOISE_SEED, SPLIT, TAP, PLAN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where a run's trace goes and what is done to the run while it is recorded."""
+
+    folder: Path
+    steps: int = 1
+    noise_seed: int | None = None
+    split: int = 1
+    tap: bool = False
+    plan: Path | None = None
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that say the same to every process of the run."""
+        values = {OUT: str(self.folder.resolve()), STEPS: str(self.steps)}
+        if self.noise_seed is not None:
+            values[NOISE_SEED] = str(self.noise_seed)
+        if self.split > 1:
+            values[SPLIT] = str(self.split)
+        if self.tap:
+            values[TAP] = "1"
+        if self.plan is not None:
+            values[PLAN] = str(self.plan.resolve())
+        return values
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings | None:
+        """What a process was told; None in a run that is not traced."""
+        folder, plan = environment.get(OUT), environment.get(PLAN)
+        if not folder:
+            return None
+        return cls(
+            folder=Path(folder),
+            steps=_number(environment, STEPS) or 1,
+            noise_seed=_number(environment, NOISE_SEED),
+            split=_number(environment, SPLIT) or 1,
+            tap=bool(_number(environment, TAP)),
+            plan=Path(plan) if plan else None,
+        )
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment that says nothing of tracing: a run inherits none of another's settings."""
+    return {name: value for name, value in environment.items() if name not in _VARIABLES}
+
+
+def _number(environment: Mapping[str, str], variable: str) -> int | None:
+    text = environment.get(variable)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"{variable} must be a whole number, found {text!r}")
+    return int(text)

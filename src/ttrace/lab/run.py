@@ -1,0 +1,72 @@
+"""One traced run: what runs, how it is traced, and who can run it.
+
+    Run(name="candidate", work="torchrun --nproc-per-node 4 train.py", settings=Settings(...))
+    Run(name="candidate", work=Function(train, ranks=4), settings=Settings(...))
+
+An executor is the place to add another way to run something: a scheduler, a container, machines
+that are rented. It gets a Run and returns when the trace is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ttrace.capture.settings import Settings
+from ttrace.errors import CommandFailed
+
+Command = str | Sequence[str]  # a string is run by the shell, a list as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A training function on so many ranks; it stands at the top level of its file."""
+
+    train: Callable[..., object]
+    ranks: int = 1
+    arguments: tuple[Any, ...] = ()
+
+
+Work = Command | Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What runs, under which name people are told of it, and how it is traced.
+
+    `shared`: other launchers of the same run, on other machines say, write into the same folder.
+    """
+
+    name: str
+    work: Work
+    settings: Settings
+    timeout_seconds: float = 1800.0
+    shared: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.folder
+
+    @property
+    def log(self) -> Path:
+        who = f"-{socket.gethostname()}-{os.getpid()}" if self.shared else ""
+        return self.folder / f"output{who}.log"
+
+
+class Executor(Protocol):
+    """Runs to the end; anything but a run that recorded something raises CommandFailed."""
+
+    def __call__(self, run: Run) -> None: ...
+
+
+def require_recorded(run: Run, more: str = "") -> None:
+    if not any(run.folder.glob("rank-*")):
+        raise CommandFailed(
+            f"the {run.name} run ended well but recorded nothing: its script must call "
+            "`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
+            f"tracer.step():`.{more}"
+        )
