@@ -3,10 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 MEGATRON := .venv/.megatron
+DOCS := .venv/.docs
 # Cases at a time, of up to 8 ranks each.
 JOBS ?= 1
 
-.PHONY: demo test test-slow test-browser browser-deps screenshots lint format
+.PHONY: demo test test-slow test-browser browser-deps screenshots lint format docs
 .PHONY: bench bench-bugs bench-megatron bench-power clean
 .DEFAULT_GOAL := demo
 
@@ -57,6 +58,14 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+$(DOCS): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+# site/index.html opens from disk; a broken link, or an asset from the network, is an error.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
@@ -78,4 +87,4 @@ bench-megatron: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m benchmarks.megatron.table
 
 clean:
-	rm -rf .venv ttrace-out
+	rm -rf .venv ttrace-out site
