@@ -33,9 +33,9 @@ class Scales:
         return nearest if abs(gain / nearest - 1) <= MARGIN else self.likely
 
 
-def declared_scale(ours: int | None, theirs: int | None) -> float | None:
+def declared_scale(reference: int | None, candidate: int | None) -> float | None:
     """Where both frameworks say over how many ranks they average gradients, nothing is guessed."""
-    return None if ours is None or theirs is None else theirs / ours
+    return None if reference is None or candidate is None else candidate / reference
 
 
 def explained_scales(
@@ -46,9 +46,9 @@ def explained_scales(
         sorted(
             {
                 factor
-                for ours in (1, *reference_splits)
-                for theirs in (1, *candidate_splits)
-                for factor in (theirs / ours, 1 / theirs / ours)
+                for reference in (1, *reference_splits)
+                for candidate in (1, *candidate_splits)
+                for factor in (candidate / reference, 1 / candidate / reference)
             }
         )
     )

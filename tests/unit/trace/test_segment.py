@@ -55,7 +55,7 @@ def names_in(path: Path) -> list[str]:
         return [name for name in file.keys() if not name.startswith("__pad")]  # noqa: SIM118
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", sorted(DTYPES, key=str), ids=str)
 def test_sealed_segment_opens_as_safetensors_with_the_same_bits(
     tmp_path: Path, dtype: torch.dtype
 ) -> None:

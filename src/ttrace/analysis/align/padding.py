@@ -30,16 +30,16 @@ def find_crop(
     id_: TensorId, reference: Sequence[Record], candidate: Sequence[Record]
 ) -> Crop | None:
     """Where to end both, if they differ in the size of the vocabulary."""
-    ours, theirs = (_shape(records) for records in (reference, candidate))
-    if ours is None or theirs is None or len(ours) != len(theirs) or not ours:
+    left, right = (_shape(records) for records in (reference, candidate))
+    if left is None or right is None or len(left) != len(right) or not left:
         return None
     dim = _dim(id_, reference[0])
     if dim is None:
         return None
-    dim %= len(ours)
-    if ours[dim] == theirs[dim]:
+    dim %= len(left)
+    if left[dim] == right[dim]:
         return None
-    return dim, min(ours[dim], theirs[dim])
+    return dim, min(left[dim], right[dim])
 
 
 def cropped(records: Sequence[Record], crop: Crop) -> list[Record]:
