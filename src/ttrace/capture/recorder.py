@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 import xxhash
@@ -21,6 +23,8 @@ from ttrace.core.record import Record, Summary
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import FULL, Payload, payload_for
 from ttrace.trace.writer import TraceWriter
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger("ttrace")
 _FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read
@@ -103,6 +107,14 @@ class Recorder:
         if not self._broken:
             when = _Moment(sequence=self.next_sequence(), microbatch=microbatch)
             self._note(self._record(id, tensor, when, same_as=same_as))
+
+    def guarded(self, where: str, work: Callable[[], T]) -> T | None:
+        """What `work` returns; None after a fault in it, which is counted and kept from the run."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
+            self.fault(where, error)
+            return None
 
     def fault(self, where: str, error: BaseException) -> None:
         """Count a fault inside a hook; the training run must not notice."""

@@ -15,10 +15,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ttrace.adapters.base import Adapter
-from ttrace.capture.calls import Calls
+from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import eager
-from ttrace.capture.recorder import Recorder
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 
@@ -35,13 +33,10 @@ class _Sum:
 
 
 class WeightHooks:
-    """Watches all parameters of a model; records only between `begin` and `end` of a step."""
+    """Hooks on all parameters of a model; they do nothing outside of a step."""
 
-    def __init__(self, adapter: Adapter, recorder: Recorder) -> None:
-        self._adapter = adapter
-        self._recorder = recorder
-        self._step: int | None = None
-        self._calls = Calls()
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
         self._names: dict[Name, Name] = {}
         self._watched: dict[int, nn.Parameter] = {}  # kept alive, so that an id has one owner
         self._uses: Counter[tuple[Name, int]] = Counter()
@@ -49,22 +44,22 @@ class WeightHooks:
         self._recorded: set[tuple[Name, int]] = set()
         self._seen: set[Name] = set()
         self._leaf_handles: list[RemovableHandle] = []
-        modules = list(adapter.modules())
+        modules = list(context.adapter.modules())
         self._handles = [
             module.register_forward_pre_hook(eager(self._pre_hook(path, _below(path, modules))))
             for path, module in modules
         ]
 
-    def begin(self, step: int, calls: Calls) -> None:
-        self._step, self._calls = step, calls
-        first = {id(p.tensor): (p.module, p.name) for p in self._adapter.parameters()}
+    def begin(self) -> None:
+        adapter = self._context.adapter
+        first = {id(p.tensor): (p.module, p.name) for p in adapter.parameters()}
         self._names = {
             (path, name): first[id(parameter)]
-            for path, module in self._adapter.modules()
+            for path, module in adapter.modules()
             for name, parameter in module.named_parameters(recurse=False)
             if id(parameter) in first
         }
-        for parameter in self._adapter.parameters():
+        for parameter in adapter.parameters():
             self._watch((parameter.module, parameter.name), parameter.tensor)
 
     def end_backward(self) -> None:
@@ -74,7 +69,6 @@ class WeightHooks:
             self._write(name, microbatch, found)
 
     def end(self) -> None:
-        self._step = None
         for handle in self._leaf_handles:
             handle.remove()
         self._leaf_handles.clear()
@@ -95,17 +89,14 @@ class WeightHooks:
 
     def _pre_hook(self, path: str, below: Sequence[tuple[str, nn.Module]]) -> Callable[..., None]:
         def pre(module: nn.Module, *_: object) -> None:
-            if self._step is None:
-                return
-            try:
-                look(module)
-            except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
-                self._recorder.fault(f"the parameters of {path}", error)
+            if self._context.number is not None:
+                where = f"the parameters of {path}"
+                self._context.recorder.guarded(where, lambda: look(module))
 
         def look(module: nn.Module) -> None:
             is_recomputed = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way)
             for name in () if is_recomputed else module._parameters:  # noqa: SLF001
-                self._uses[self._first_name(path, name), self._calls.microbatch] += 1
+                self._uses[self._first_name(path, name), self._context.calls.microbatch] += 1
             # Parents use the parameters of modules that they never call: nn.MultiheadAttention.
             for inner_path, inner in below:
                 for name, parameter in inner.named_parameters(recurse=False):
@@ -122,30 +113,28 @@ class WeightHooks:
         self._watched[id(parameter)] = parameter
 
         def arrived(grad: torch.Tensor) -> None:
-            if self._step is None:
-                return
-            try:
+            if self._context.number is not None:
+                where = str(self._id(name))
                 with torch.no_grad():
-                    self._arrived(name, grad)
-            except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
-                self._recorder.fault(str(self._id(name)), error)
+                    self._context.recorder.guarded(where, lambda: self._arrived(name, grad))
 
         self._leaf_handles.append(parameter.register_hook(arrived))
 
     def _arrived(self, name: Name, grad: torch.Tensor) -> None:
-        microbatch = self._calls.backward_microbatch
+        context = self._context
+        microbatch = context.calls.backward_microbatch
         if microbatch is None:
-            microbatch = self._calls.microbatch
+            microbatch = context.calls.microbatch
         key = (name, microbatch)
         if key in self._recorded:
             raise RuntimeError("its gradient arrived twice; only the first is kept")
-        local, layout = self._adapter.to_local(grad)
-        layout = layout or self._adapter.local_gradient_layout(*name)
+        local, layout = context.adapter.to_local(grad)
+        layout = layout or context.adapter.local_gradient_layout(*name)
         if self._uses[key] <= 1:
-            self._write(name, microbatch, _Sum(grad, layout, self._recorder.next_sequence()))
+            self._write(name, microbatch, _Sum(grad, layout, context.recorder.next_sequence()))
         elif key not in self._sums:
             # Reentrant checkpointing runs a backward pass for every region: each brings its part.
-            self._sums[key] = _Sum(local.clone(), layout, self._recorder.next_sequence())
+            self._sums[key] = _Sum(local.clone(), layout, context.recorder.next_sequence())
         elif self._sums[key].layout != layout:
             raise RuntimeError("its parts have different layouts; only the first is kept")
         else:
@@ -154,7 +143,7 @@ class WeightHooks:
     def _write(self, name: Name, microbatch: int, found: _Sum) -> None:
         self._recorded.add((name, microbatch))
         self._seen.add(name)
-        self._recorder.value(
+        self._context.recorder.value(
             self._id(name),
             found.local,
             microbatch=microbatch,
@@ -163,8 +152,7 @@ class WeightHooks:
         )
 
     def _id(self, name: Name) -> TensorId:
-        assert self._step is not None
-        return TensorId(step=self._step, module=name[0], kind=Kind.GRAD, slot=name[1])
+        return self._context.id(name[0], Kind.GRAD, name[1])
 
 
 def _below(

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.made_results import FORWARD, detail, tensor
 from ttrace.analysis.diagnose.examine import Examiner
-from ttrace.capture.commit import checked_out
+from ttrace.capture.manifest import checked_out
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout

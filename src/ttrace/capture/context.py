@@ -1,0 +1,79 @@
+"""What everything that records a step shares: which step, its calls, the gradients to arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from ttrace.adapters.base import Adapter
+from ttrace.capture.calls import Calls
+from ttrace.capture.recorder import Recorder
+from ttrace.core.ids import Kind, TensorId
+
+Gradient = tuple[TensorId, int]  # which one, of which microbatch
+T = TypeVar("T")
+
+
+class Arrivals:
+    """Counts the gradients that hooks wait for, and those that came."""
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self.fired = 0
+        self.unfired: list[str] = []
+        self._came: dict[Gradient, bool] = {}
+
+    def is_known(self, gradient: Gradient) -> bool:
+        return gradient in self._came
+
+    def came(self, gradient: Gradient) -> bool:
+        return self._came.get(gradient, False)
+
+    def expect(self, gradient: Gradient) -> None:
+        self.expected += 1
+        self._came[gradient] = False
+
+    def arrive(self, gradient: Gradient) -> None:
+        self.fired += 1
+        self._came[gradient] = True
+
+    def settle(self, gradient: Gradient) -> None:
+        """Nothing is to come: the gradient is another one's, which is waited for already."""
+        self._came[gradient] = True
+
+    def end(self) -> None:
+        self.unfired += [str(id_) for (id_, _), came in self._came.items() if not came]
+        self._came.clear()
+
+
+class StepContext:
+    """The step that is recorded now; outside of a step `number` is None and nothing is recorded."""
+
+    def __init__(self, adapter: Adapter, recorder: Recorder) -> None:
+        self.adapter = adapter
+        self.recorder = recorder
+        self.number: int | None = None
+        self.calls = Calls()
+        self.arrivals = Arrivals()
+        self.notes = list(adapter.notes)  # sentences for a person, in the summary of the trace
+
+    def begin(self, number: int) -> None:
+        self.number = number
+        self.calls = Calls()
+
+    def end(self) -> None:
+        self.number = None
+        self.arrivals.end()
+
+    def id(self, module: str, kind: Kind, slot: str = "", *, call: int = 0) -> TensorId:
+        assert self.number is not None
+        return TensorId(step=self.number, module=module, kind=kind, slot=slot, call=call)
+
+    def guarded(self, where: str, work: Callable[[], T]) -> T | None:
+        """What `work` returns, run outside autograd; None between steps and after a fault."""
+        if self.number is None or self.adapter.is_rehearsal():
+            return None
+        with torch.no_grad():
+            return self.recorder.guarded(where, work)
