@@ -1,6 +1,7 @@
 """Every command the documentation shows is run, in order, with the exit code it promises."""
 
 import importlib.util
+import io
 import re
 import shlex
 import subprocess
@@ -8,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ttrace.cli import main
+from ttrace.report.json_file import read_result
+from ttrace.report.terminal import print_check
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -49,7 +53,8 @@ def test_commands_of_the_page_run(
         ended, printed = run(command, monkeypatch, capsys)
         assert ended == code, f"{command}\n{printed}"
         if "demo --bug column-input-grad" in command:
-            assert words(printed)[: len(words(shown_in_readme()))] == words(shown_in_readme())
+            shown = words(shown_in_readme())
+            assert words(on_a_terminal(tmp_path / "buggy/result.json"))[: len(shown)] == shown
         for start, shown in SAID.findall((ROOT / page).read_text()):
             # pytest marks the lines of a message and writes the exception's name in full.
             said = {word.removeprefix("ttrace.core.results.") for word in words(printed)}
@@ -82,6 +87,14 @@ def shown_in_readme() -> str:
     after = (ROOT / "README.md").read_text().split("<!-- output of: ttrace demo --bug ")[1]
     assert after.startswith("column-input-grad -->")
     return after.split("```text\n")[1].split("```")[0]
+
+
+def on_a_terminal(result: Path) -> str:
+    """What a terminal of 100 columns shows, as the README does; a pipe gets longer lines."""
+    terminal = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    print_check(read_result(result), terminal)
+    assert isinstance(terminal.file, io.StringIO)
+    return terminal.file.getvalue()
 
 
 def words(text: str) -> list[str]:

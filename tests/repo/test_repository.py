@@ -76,7 +76,7 @@ def shown_commands(text: str) -> list[str]:
     ids=["correct", "wrong-average"],
 )
 def test_readme_diff_commands_run(command: int, code: int, says: str, tmp_path: Path) -> None:
-    commands = [line for line in shown_commands(README) if not line.startswith("make")]
+    commands = [line for line in shown_commands(README) if line.startswith("ttrace diff")]
     line = f"{commands[command - 1]} --out {tmp_path / 'out'}"
     folder = Path(sys.executable).parent
     done = subprocess.run(
@@ -93,4 +93,15 @@ def test_readme_diff_commands_run(command: int, code: int, says: str, tmp_path: 
 
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
-    assert len(shown_commands(README)) == 3  # make demo, and the two above
+    """The two above; the tutorial runs the demo, whose output is compared with the README's."""
+    others = [line for line in shown_commands(README) if not line.startswith("ttrace diff")]
+    assert len(shown_commands(README)) == 2 + len(others)
+    tutorial = shown_commands((ROOT / "docs/tutorial/first-bug.md").read_text())
+    assert [line for line in others if not any(x.startswith(line) for x in tutorial)] == []
+
+
+def test_the_readme_is_short_and_its_sample_fits_100_columns() -> None:
+    assert len(README.splitlines()) <= 120
+    samples = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    assert samples
+    assert max(len(line) for sample in samples for line in sample.splitlines()) <= 100
