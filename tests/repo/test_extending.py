@@ -1,0 +1,160 @@
+"""The package that docs/extending.md shows is installed as it stands there, and works."""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ttrace
+from tests.support.capturing import record
+from tests.support.invoking import invoke
+from ttrace.adapters.registry import find_adapter
+from ttrace.analysis.diagnose import mistakes
+from ttrace.analysis.diagnose.suspect import Suspect
+from ttrace.analysis.engine import find_engine
+from ttrace.core.results import CheckResult, Outcome
+from ttrace.report.json_file import dumps
+from ttrace.trace.payload import forget_installed
+
+PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+BLOCK = re.compile(r'^```(?:python|toml) title="(.*?)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+POINTS = tomllib.loads(dict(BLOCK.findall(PAGE))["pyproject.toml"])["project"]["entry-points"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What pip would leave of the page's package in site-packages."""
+    site = tmp_path_factory.mktemp("site")
+    for name, text in BLOCK.findall(PAGE):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    metadata = site / "ttrace_acme-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ttrace_acme\nVersion: 1.0\n")
+    lines = [
+        line
+        for group, points in POINTS.items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        forget()
+        yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("acme", "ttrace_acme")]:
+        del sys.modules[name]
+    forget()
+
+
+def forget() -> None:
+    """Entry points are looked up once in the life of a process."""
+    forget_installed()
+    mistakes.installed_guesses.cache_clear()
+
+
+def test_every_entry_point_of_the_page_can_be_loaded() -> None:
+    for group, points in POINTS.items():
+        for name, value in points.items():
+            EntryPoint(name, value, group).load()
+
+
+def test_every_group_of_entry_points_is_on_the_page() -> None:
+    """A group is a constant of the module that asks for it."""
+    source = Path(ttrace.__file__).parent
+    asked = {
+        group
+        for file in source.rglob("*.py")
+        for group in re.findall(r'^[A-Z_]+ = "(ttrace\.[a-z_]+)"$', file.read_text(), re.MULTILINE)
+    }
+    assert asked == set(POINTS)
+
+
+def plain(folder: Path, noise_seed: int | None = None, width: int = 4) -> Path:
+    model, x = made(width)
+
+    def step() -> None:
+        model(x).square().mean().backward()
+
+    record(folder, model, step, noise_seed=noise_seed)
+    return folder
+
+
+def wrapped(folder: Path) -> Path:
+    model, x = made(4)
+    engine = import_module("acme").Engine(model, lr=0.1)
+
+    def step() -> None:
+        engine.backward(engine(x).square().mean())
+        engine.step()
+
+    record(folder, engine, step)
+    return folder
+
+
+def made(width: int) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 4)), torch.randn(
+        8, width
+    )
+
+
+def test_a_model_of_the_framework_compares_with_the_plain_one(tmp_path: Path) -> None:
+    result = ttrace.check(
+        plain(tmp_path / "reference"),
+        wrapped(tmp_path / "candidate"),
+        perturbed=[plain(tmp_path / "perturbed", noise_seed=1)],
+    )
+    assert result.outcome is Outcome.EQUIVALENT, str(result)
+    assert {tensor.id.kind.value for tensor in result.tensors} >= {"output", "grad", "main_grad"}
+    assert not [tensor for tensor in result.tensors if "model" in tensor.id.module]
+    assert [run.adapter for run in result.runs[:2]] == ["native", "acme"]
+
+
+def test_the_adapter_is_asked_for_its_own_models_only() -> None:
+    model, _ = made(4)
+    assert find_adapter(model).name == "native"
+    assert find_adapter(import_module("acme").Engine(model, lr=0.1)).name == "acme"
+
+
+def test_large_tensors_are_stored_rounded_and_compare(tmp_path: Path) -> None:
+    reference, candidate = plain(tmp_path / "a", width=64), plain(tmp_path / "b", width=64)
+    perturbed = plain(tmp_path / "c", width=64, noise_seed=1)
+    journal = (reference / "rank-00000/journal.jsonl").read_text()
+    assert '"payload":["rounded",{}]' in journal.replace(" ", "")
+    result = ttrace.check(reference, candidate, perturbed=[perturbed])
+    assert result.outcome is Outcome.EQUIVALENT, str(result)
+    assert {tensor.dtype for tensor in result.tensors} == {"bfloat16", "float32"}
+
+
+def test_the_engine_measures_what_one_process_does(tmp_path: Path) -> None:
+    traces = [plain(tmp_path / name) for name in ("reference", "candidate")]
+    engine = find_engine("threads")
+    assert type(engine).__module__ == "ttrace_acme.engine"
+    assert ttrace.check(*traces, engine=engine).to_dict() == ttrace.check(*traces).to_dict()
+
+
+def test_the_mistake_is_recognised_and_said() -> None:
+    expected = torch.randn(64, 8, generator=torch.Generator().manual_seed(0)).double()
+    found = mistakes.diagnose(Suspect(expected=expected, found=expected.clamp_min(0), allowed=1e-6))
+    assert found is not None
+    assert (found.mistake, found.sentence.partition(":")[0]) == (
+        "rectified",
+        "negative values are zero, others are right",
+    )
+    assert mistakes.diagnose(Suspect(expected=expected, found=2.5 * expected, allowed=1e-6)) is None
+
+
+def test_the_form_of_report_is_found_by_its_name(tmp_path: Path) -> None:
+    result: CheckResult = ttrace.check(plain(tmp_path / "reference"), plain(tmp_path / "candidate"))
+    (tmp_path / "result.json").write_text(dumps(result.to_dict()))
+    invoke("report", str(tmp_path / "result.json"), "--form", f"csv={tmp_path / 'table.csv'}")
+    rows = (tmp_path / "table.csv").read_text().splitlines()
+    assert rows[0] == "id,verdict,ratio"
+    assert len(rows) == 1 + len(result.tensors)
