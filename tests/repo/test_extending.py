@@ -25,6 +25,7 @@ from ttrace.trace.payload import forget_installed
 
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 BLOCK = re.compile(r'^```(?:python|toml) title="(.*?)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+PACKAGES = ("acme", "test_acme", "ttrace_acme")
 POINTS = tomllib.loads(dict(BLOCK.findall(PAGE))["pyproject.toml"])["project"]["entry-points"]
 
 
@@ -48,7 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.syspath_prepend(site)
         forget()
         yield
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("acme", "ttrace_acme")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         del sys.modules[name]
     forget()
 
@@ -121,6 +122,17 @@ def test_the_adapter_is_asked_for_its_own_models_only() -> None:
     model, _ = made(4)
     assert find_adapter(model).name == "native"
     assert find_adapter(import_module("acme").Engine(model, lr=0.1)).name == "acme"
+
+
+def test_the_adapter_passes_the_conformance_suite() -> None:
+    import_module("test_acme").test_the_adapter_keeps_its_promises()
+
+
+def test_the_conformance_suite_would_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = import_module("ttrace_acme.adapter").AcmeAdapter
+    monkeypatch.setattr(adapter, "modules", lambda self: iter([("", self.roots[0])] * 2))
+    with pytest.raises(AssertionError, match="breaks"):
+        import_module("test_acme").test_the_adapter_keeps_its_promises()
 
 
 def test_large_tensors_are_stored_rounded_and_compare(tmp_path: Path) -> None:
