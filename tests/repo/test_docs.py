@@ -26,6 +26,11 @@ PAGES = [
 ]
 SAID = re.compile(r"<!-- said by: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
 
+FILE = re.compile(r"(?<![\w./])((?:benchmarks|docs|examples|src|tests|zoo)/[\w/.-]+\.\w+)")
+# In backticks or code: a dotted name of this package, not a group of entry points or a file.
+GROUPS = "adapters|engines|mistakes|payloads|report_forms"
+MODULE = re.compile(rf"\b(ttrace\.(?!(?:{GROUPS})[`\"])[a-z_]+(?:\.[A-Za-z_]+)*)\b(?!/)")
+
 
 def commands(page: str) -> list[tuple[str, int]]:
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
@@ -125,3 +130,32 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / link.partition("#")[0]).exists()
     ]
     assert broken == []
+
+
+def test_files_and_modules_that_pages_name_exist() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    files = {(page, name) for page in pages for name in FILE.findall(page.read_text())}
+    names = {(page, name) for page in pages for name in MODULE.findall(page.read_text())}
+    assert len(files) > 5
+    assert len(names) > 5
+    gone = [(page.name, name) for page, name in files if not (ROOT / name).exists()]
+    gone += [(page.name, name) for page, name in names if not is_there(name)]
+    assert gone == []
+
+
+def is_there(name: str) -> bool:
+    """A module, or a name of one."""
+    module, _, attribute = name.rpartition(".")
+    if not module or importlib.util.find_spec(module) is None:
+        return False
+    return (
+        hasattr(importlib.import_module(module), attribute)
+        or importlib.util.find_spec(name) is not None
+    )
+
+
+def test_a_module_that_is_gone_would_be_found() -> None:
+    assert is_there("ttrace.capture.rounding")
+    assert is_there("ttrace.testing.assert_equivalent")
+    assert not is_there("ttrace.splitting")
+    assert not is_there("ttrace.capture.absent")
