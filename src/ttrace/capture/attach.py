@@ -31,9 +31,5 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     return RecordingTracer(
         adapter=find_adapter(model),
         optimizers=optimizers,
-        folder=settings.folder,
-        steps=settings.steps,
-        noise_seed=settings.noise_seed,
-        taps=settings.tap,
-        plans=settings.plan,
+        settings=settings,
     )

@@ -21,8 +21,9 @@ NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed referen
 SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
+PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
-_VARIABLES = (OUT, STEPS, NOISE_SEED, SPLIT, TAP, PLAN)
+_VARIABLES = (OUT, STEPS, NOISE_SEED, SPLIT, TAP, PLAN, PAYLOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Settings:
     split: int = 1
     tap: bool = False
     plan: Path | None = None
+    payload: str | None = None
 
     def to_environment(self) -> dict[str, str]:
         """The variables that say the same to every process of the run."""
@@ -47,6 +49,8 @@ class Settings:
             values[TAP] = "1"
         if self.plan is not None:
             values[PLAN] = str(self.plan.resolve())
+        if self.payload is not None:
+            values[PAYLOAD] = self.payload
         return values
 
     @classmethod
@@ -62,6 +66,7 @@ class Settings:
             split=_number(environment, SPLIT) or 1,
             tap=bool(_number(environment, TAP)),
             plan=Path(plan) if plan else None,
+            payload=environment.get(PAYLOAD) or None,
         )
 
 

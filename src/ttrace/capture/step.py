@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.util import Finalize
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from ttrace.capture.manifest import describe_rank
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
+from ttrace.capture.settings import Settings
 from ttrace.capture.update import Update
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind
@@ -31,7 +31,7 @@ from ttrace.trace.writer import TraceWriter
 
 
 class RecordingTracer:
-    """Records the first `steps` steps, then takes its hooks away and closes the trace."""
+    """Records the first steps, then takes its hooks away and closes the trace."""
 
     enabled = True
 
@@ -40,23 +40,19 @@ class RecordingTracer:
         *,
         adapter: Adapter,
         optimizers: Sequence[Any],
-        folder: Path,
-        steps: int,
-        noise_seed: int | None,
-        taps: bool = False,
-        plans: Path | None = None,
-        payload: str = FULL.name,
+        settings: Settings,
     ) -> None:
-        info = describe_rank(adapter, noise_seed=noise_seed)
-        form = payload_named(payload)
-        self._recorder = Recorder(adapter, TraceWriter(folder, info), info.rank, form)
+        info = describe_rank(adapter, noise_seed=settings.noise_seed)
+        payload = FULL if settings.payload is None else payload_named(settings.payload)
+        writer = TraceWriter(settings.folder, info)
+        self._recorder = Recorder(adapter, writer, info.rank, payload)
         self._context = context = StepContext(adapter, self._recorder)
-        noise = None if noise_seed is None else Noise(noise_seed, adapter)
+        noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
         overwriter = None
-        if plans is not None:
-            plan = IsolationPlan.read(plan_file(plans, info.rank))
+        if settings.plan is not None:
+            plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
             overwriter = Overwriter(plan, adapter, noise)
-        taps = taps or overwriter is not None
+        taps = settings.tap or overwriter is not None
         self._boundary: Boundary = (
             Tapping(context, overwriter) if taps else Watching(context, noise)
         )
@@ -66,7 +62,7 @@ class RecordingTracer:
         self._update = Update(
             context, self._weights, optimizers, noise=noise, overwriter=overwriter
         )
-        self._steps = steps
+        self._steps = settings.steps
         self._done = 0
         self._closed = False
         self._loss_named = False

@@ -16,6 +16,7 @@ from torch import nn
 import ttrace
 from tests.support.int8_blocks import BLOCK, Int8Blocks
 from ttrace.adapters.registry import find_adapter
+from ttrace.capture.settings import Settings
 from ttrace.capture.step import RecordingTracer
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
@@ -154,7 +155,9 @@ def test_package_that_fails_is_named_only_to_who_needs_it(
         payload_named("int8_blocks")
 
 
-def train(folder: Path, *, payload: str, scale: float = 1.0, noise_seed: int | None = None) -> None:
+def train(
+    folder: Path, *, payload: str | None, scale: float = 1.0, noise_seed: int | None = None
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -162,10 +165,7 @@ def train(folder: Path, *, payload: str, scale: float = 1.0, noise_seed: int | N
     tracer = RecordingTracer(
         adapter=find_adapter(model),
         optimizers=[optimizer],
-        folder=folder,
-        steps=1,
-        noise_seed=noise_seed,
-        payload=payload,
+        settings=Settings(folder=folder, noise_seed=noise_seed, payload=payload),
     )
     with tracer.step():
         model(torch.randn(8, 16)).square().mean().backward()
@@ -193,7 +193,7 @@ def test_check_compares_runs_that_were_recorded_in_another_payload(
 @pytest.mark.usefixtures("installed")
 def test_full_and_another_payload_can_be_compared(tmp_path: Path) -> None:
     """What is asked for decides only how bytes are stored: both are values to a check."""
-    train(tmp_path / "full", payload="full")
+    train(tmp_path / "full", payload=None)
     train(tmp_path / "int8", payload="int8_blocks")
     id_ = TensorId.parse("step0/0:output.0")
     loaded = []
