@@ -27,10 +27,13 @@ def trace(pool: WorkerPool, folder: Path, ranks: int = 1, bug: str = "", **layou
     return _trace(pool, Settings(folder=folder, steps=layout.get("steps", 1)), ranks, bug, layout)
 
 
-def trace_reference(pool: WorkerPool, folder: Path, **layout: Any) -> tuple[Path, Path]:
-    """The same training in one process, and once more with noise."""
+def trace_reference(
+    pool: WorkerPool, folder: Path, bug: str = "", **layout: Any
+) -> tuple[Path, Path]:
+    """The same training in one process, and once more with noise, each with what is planted."""
     noise = Settings(folder=folder / "noisy", steps=layout.get("steps", 1), noise_seed=1)
-    return trace(pool, folder / "reference", **layout), _trace(pool, noise, 1, "", layout)
+    reference = trace(pool, folder / "reference", bug=bug, **layout)
+    return reference, _trace(pool, noise, 1, bug, layout)
 
 
 def _trace(
@@ -80,9 +83,13 @@ def isolate(
     reference: dict[str, Any],
     bug: str,
 ) -> CheckResult:
-    """The candidate once more, every module given the reference's values."""
+    """The candidate once more, every module given the reference's values.
+
+    A bug of the reference stands among its fields, as `trace` takes them.
+    """
+    fields = {name: value for name, value in reference.items() if name != "bug"}
     experiment = Experiment(
-        reference=Function(train_rank, arguments=(reference, "")),
+        reference=Function(train_rank, arguments=(fields, reference.get("bug", ""))),
         candidate=Function(train_rank, ranks=ranks, arguments=(layout, bug)),
         folder=folder,
         steps=layout.get("steps", 1),
