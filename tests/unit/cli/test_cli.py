@@ -263,7 +263,7 @@ class TestDiff:
             "result.json",
         }
         result = strict_json((tmp_path / "out" / "result.json").read_text())
-        assert result["culprits"][0]["where"] == "second"
+        assert result["culprits"][0]["blame"]["modules"] == ["second"]
 
     def test_keeps_the_result_that_could_not_be_printed(
         self, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -301,7 +301,7 @@ class TestProcesses:
         ended = self.ttrace("diff", *commands, *options)
         assert ended.returncode == 1, ended
         result = strict_json(ended.stdout)
-        assert result["culprits"][0]["where"] == "second"
+        assert result["culprits"][0]["blame"]["modules"] == ["second"]
         assert result["perturbed"] == [str(tmp_path / "out" / "perturbed-1")]
         assert "loss" in (tmp_path / "out" / "candidate" / "output.log").read_text()
 
