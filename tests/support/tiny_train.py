@@ -101,9 +101,9 @@ def misbehave(flags: argparse.Namespace) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def record(folder: Path, *flags: str, noise_seed: int | None = None, steps: int = 1) -> Path:
-    """The trace of a run in this process."""
-    settings = Settings(folder=folder, steps=steps, noise_seed=noise_seed)
+def record(folder: Path, *flags: str, steps: int = 1, **how: Any) -> Path:
+    """The trace of a run in this process; `how` are settings of the capture."""
+    settings = Settings(folder=folder, steps=steps, **how)
     with mock.patch.dict(os.environ, settings.to_environment()):
         main(["--steps", str(steps), *flags])
     return folder

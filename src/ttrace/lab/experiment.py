@@ -23,8 +23,45 @@ from ttrace.analysis.check import Progress, check, check_isolated
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.settings import Settings
 from ttrace.core.results import CheckResult, Outcome
+from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Executor, Run, Work
+
+
+def diff(
+    reference: Work,
+    candidate: Work,
+    *,
+    out: Path | str,
+    steps: int = 1,
+    perturbed_runs: int = 1,
+    repeat_reference: bool = False,
+    split_reductions: int = 1,
+    isolate: bool = True,
+    timeout_seconds: float = 1800.0,
+    execute: Executor | None = None,
+    progress: Progress | None = None,
+) -> CheckResult:
+    """Run both sides with tracing on, compare them, and after a failure name the root cause.
+
+    A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
+    `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
+    `isolate=False` saves the three or more runs that find the root cause. `execute` runs what is to
+    run somewhere else than on this machine.
+    """
+    experiment = Experiment(
+        reference=reference,
+        candidate=candidate,
+        folder=prepare_folder(Path(out)),
+        steps=steps,
+        timeout_seconds=timeout_seconds,
+        perturbed_runs=perturbed_runs,
+        repeats_reference=repeat_reference,
+        split_reductions=split_reductions,
+        execute=execute or LocalExecutor(),
+        progress=progress,
+    )
+    return experiment.diff() if isolate else experiment.compare()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typer.models import OptionInfo
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, check_golden, invoke, replay, strict_json
 from ttrace.analysis import check as pipeline
+from ttrace.capture.settings import Settings
 from ttrace.cli import app
 from ttrace.demo.bugs import BUGS
 from ttrace.report import terminal
@@ -284,6 +285,65 @@ class TestDiff:
         invoke("diff", "--reference", good, "--candidate", good).require(0, "ttrace-out/diff-")
         (folder,) = (tmp_path / "ttrace-out").iterdir()
         assert (folder / "result.json").is_file()
+
+
+class TestIsolationByHand:
+    """Every run of an isolation is a command: what a scheduler would start, one by one."""
+
+    @pytest.fixture
+    def tapped(self, tmp_path: Path) -> Path:
+        return tiny_train.record(tmp_path / "tapped", tap=True)
+
+    def judge(self, tapped: Path, *flags: str) -> Outcome:
+        root = tapped.parent
+        plain = tiny_train.record(root / "candidate", *flags)
+        for run, plans in ((tapped, "reference-plans"), (plain, "candidate-plans")):
+            invoke("plan", tapped, run, "--out", root / plans).require(0, "plans of 1 ranks")
+        noisy = tiny_train.record(root / "noisy", plan=root / "reference-plans", noise_seed=1)
+        isolated = tiny_train.record(root / "isolated", *flags, plan=root / "candidate-plans")
+        options = ("--perturbed", noisy, "--isolated", root / "candidate-plans")
+        return invoke("check", tapped, isolated, *options)
+
+    def test_names_what_is_wrong_by_itself(self, tapped: Path) -> None:
+        self.judge(tapped, "--scale", "1.5").require(1, "NOT EQUIVALENT: second, forward")
+
+    def test_of_a_correct_twin_is_silent(self, tapped: Path) -> None:
+        self.judge(tapped).require(0, "EQUIVALENT: all")
+
+    def test_writes_plans_as_json_says(self, tapped: Path, tmp_path: Path) -> None:
+        data = invoke("plan", tapped, tapped, "--out", tmp_path / "plans", "--json", "-").json
+        assert data == {"plans": str(tmp_path / "plans"), "ranks": 1}
+
+    def test_overwrites_no_plans(self, tapped: Path, tmp_path: Path) -> None:
+        plan = ("plan", tapped, tapped, "--out", tmp_path / "plans")
+        invoke(*plan).require(0)
+        invoke(*plan).require(3, "exists and is not an empty folder")
+
+    def test_needs_plans_where_they_are_asked_for(self, traces: Path, tmp_path: Path) -> None:
+        words = (f"{tmp_path} has no plan-00000.json", "ttrace plan")
+        invoke("run", "--plan", tmp_path, "--out", tmp_path / "x", "--", "true").require(3, *words)
+        good = traces / "good"
+        invoke("check", good, good, "--isolated", tmp_path).require(3, *words)
+        assert not (tmp_path / "x").exists()
+
+    def test_says_what_cannot_be_asked_together(self, traces: Path, tmp_path: Path) -> None:
+        good = traces / "good"
+        asked = ("check", good, good, "--isolated", tmp_path, "--repeated", good)
+        invoke(*asked).require(3, "--repeated says nothing of an isolated run")
+
+    def test_tells_the_command_how_it_is_traced(self, traces: Path, tmp_path: Path) -> None:
+        (tmp_path / "plans").mkdir()
+        (tmp_path / "plans" / "plan-00000.json").touch()
+        how = ("--tap", "--plan", tmp_path / "plans", "--noise-seed", "7", "--split-reductions", 2)
+        shown = f"env | grep ^TTRACE_ | sort; cp -r {traces / 'good'}/. $TTRACE_OUT"
+        invoke("run", *how, "--out", tmp_path / "out", "--", "sh", "-c", shown).require(0)
+        settings = Settings(
+            folder=tmp_path / "out", noise_seed=7, split=2, tap=True, plan=tmp_path / "plans"
+        )
+        told = dict(
+            line.split("=") for line in (tmp_path / "out" / "output.log").read_text().splitlines()
+        )
+        assert told == settings.to_environment()
 
 
 class TestProcesses:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -11,14 +13,18 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, invoke, replay
 from ttrace.capture.settings import NOISE_SEED, OUT, STEPS, Settings
+from ttrace.core.ids import TensorId
+from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import launch
 from ttrace.lab.launch import prepare_folder, run_command
 from ttrace.lab.run import Run
+from ttrace.trace.writer import TraceWriter
 
 
 @pytest.fixture(scope="module")
@@ -283,3 +289,59 @@ class TestFolder:
     def test_one_that_cannot_be_made_is_refused(self) -> None:
         outcome = invoke("run", "--out", "/proc/ttrace", "--", "true")
         outcome.require(3, "cannot write to /proc/ttrace", "choose another folder with --out")
+
+
+class TestSharedFolder:
+    """Several launchers of one run, on several nodes, write into one folder."""
+
+    @pytest.fixture
+    def ranks(self, tmp_path: Path) -> Path:
+        """The trace of a run of two ranks, one folder for each node."""
+        for rank in range(2):
+            info = RankInfo(rank=rank, world_size=2)
+            writer = TraceWriter(tmp_path / f"node{rank}", info)
+            record = Record(
+                id=TensorId.parse(f"step0/layer{rank}:output.0"),
+                rank=rank,
+                sequence=0,
+                dtype="float32",
+                shape=(3,),
+            )
+            writer.write(record, torch.ones(3))
+            writer.close(Summary(steps=1, hooks_expected=0, hooks_fired=0))
+        return tmp_path
+
+    def launch(self, ranks: Path, node: int, *options: str, folder: str = "out") -> Outcome:
+        """What torchrun on one node leaves; the copy refuses to overwrite, as a rank does."""
+        copied = f'cp -rn {ranks}/node{node}/. "$TTRACE_OUT"; echo from {node}'
+        with mock.patch.object(socket, "gethostname", return_value=f"node{node}"):
+            return invoke("run", *options, "--out", ranks / folder, "--", "sh", "-c", copied)
+
+    def test_is_written_by_all_of_them(self, ranks: Path) -> None:
+        self.launch(ranks, 0, "--shared").require(0, "1 ranks so far")
+        self.launch(ranks, 1, "--shared", "--json", "-").require(0)
+        invoke("show", ranks / "out").require(0, "2 of 2", "step0/layer1:output.0")
+        logs = sorted((ranks / "out").glob("output-node*.log"))
+        assert [log.read_text() for log in logs] == ["from 0\n", "from 1\n"]
+
+    def test_needs_the_word_of_the_user(self, ranks: Path) -> None:
+        self.launch(ranks, 0).require(2, "missing ranks [1]", "give --shared to each of them")
+        self.launch(ranks, 1).require(3, "exists and is not an empty folder", "--shared")
+
+    def test_with_other_files_is_refused(self, ranks: Path) -> None:
+        (ranks / "out").mkdir()
+        (ranks / "out" / "thesis.txt").write_text("precious")
+        self.launch(ranks, 0, "--shared").require(3, "traces are never overwritten")
+
+    def test_that_one_launcher_wrote_alone_is_refused(self, trace: Path, ranks: Path) -> None:
+        """Its log shows that the trace there is of another run."""
+        invoke("run", "--out", ranks / "out", "--", "sh", "-c", replay(trace)).require(0)
+        self.launch(ranks, 1, "--shared").require(3, "traces are never overwritten")
+
+    def test_a_rank_that_is_there_is_never_overwritten(self, trace: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        shutil.copytree(trace / "rank-00000", tmp_path / "out" / "rank-00000")
+        before = (tmp_path / "out" / "rank-00000" / "manifest.json").read_bytes()
+        with pytest.raises(UsageError, match="a trace is never overwritten"):
+            tiny_train.record(tmp_path / "out")
+        assert (tmp_path / "out" / "rank-00000" / "manifest.json").read_bytes() == before

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ttrace.capture import settings
+from ttrace.capture.settings import Settings, without_settings
+from ttrace.errors import UsageError
+
+PLAIN = Settings(folder=Path("/traces/out"))
+EVERYTHING = Settings(
+    folder=Path("/traces/out"),
+    steps=3,
+    noise_seed=0,
+    split=4,
+    tap=True,
+    plan=Path("/traces/plans"),
+)
+
+
+@pytest.mark.parametrize("made", [PLAIN, EVERYTHING], ids=["plain", "everything"])
+def test_settings_come_back_from_an_environment(made: Settings) -> None:
+    assert Settings.from_environment({"HOME": "/root"} | made.to_environment()) == made
+
+
+def test_every_field_has_a_variable() -> None:
+    assert len(EVERYTHING.to_environment()) == len(Settings.__slots__)
+
+
+def test_folders_are_absolute_for_processes_that_start_elsewhere() -> None:
+    relative = replace(EVERYTHING, folder=Path("out"), plan=Path("plans"))
+    environment = relative.to_environment()
+    assert environment[settings.OUT] == str(Path.cwd() / "out")
+    assert environment[settings.PLAN] == str(Path.cwd() / "plans")
+
+
+@pytest.mark.parametrize("folder", [{}, {settings.OUT: ""}], ids=["absent", "empty"])
+def test_without_a_folder_a_run_is_not_traced(folder: dict[str, str]) -> None:
+    assert Settings.from_environment({settings.STEPS: "3"} | folder) is None
+
+
+@pytest.mark.parametrize(
+    "variable", [settings.STEPS, settings.NOISE_SEED, settings.SPLIT, settings.TAP]
+)
+def test_what_is_no_number_is_refused_by_name(variable: str) -> None:
+    with pytest.raises(UsageError, match=f"{variable} must be a whole number, found '-1'"):
+        Settings.from_environment({settings.OUT: "out", variable: "-1"})
+
+
+def test_nothing_of_a_run_is_handed_on() -> None:
+    kept = {"HOME": "/root", "TTRACE_KERNEL": "python"}
+    assert without_settings(kept | EVERYTHING.to_environment()) == kept
+
+
+def test_the_variables_are_spelled_in_one_file() -> None:
+    root = Path(settings.__file__).parents[1]
+    names = sorted(EVERYTHING.to_environment())
+    spelled = {
+        (file.name, name)
+        for file in root.rglob("*.py")
+        for name in names
+        if f'"{name}"' in file.read_text()
+    }
+    assert spelled == {("settings.py", name) for name in names}
