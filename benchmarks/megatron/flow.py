@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.megatron.cases import Case
 from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult, Verdict
+from ttrace.report import wording
 from ttrace.report.view import findings
 from zoo.megatron.registry import BUGS
 from zoo.megatron.training import MODEL_FIELDS, isolate, trace, trace_reference
@@ -58,7 +59,8 @@ class Outcome:
 
 def _failure(result: Any) -> str:
     statistic = "" if result.worst is None else result.worst.reading.statistic.value
-    return f"{result.id} {result.verdict.value} {result.ratio or 0:.3g} {statistic} {result.note}"
+    said = wording.finding(result)
+    return f"{result.id} {result.verdict.value} {result.ratio or 0:.3g} {statistic} {said}"
 
 
 def _largest(ratios: Any) -> float | str:

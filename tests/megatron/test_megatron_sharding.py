@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.tracing import explain
 from ttrace.analysis.check import check
+from ttrace.core.finding import Topic
 from ttrace.core.ids import Kind
 from zoo.megatron.training import trace, trace_reference
 from zoo.workers import WorkerPool
@@ -89,5 +90,5 @@ def test_a_module_of_the_users_own_is_laid_out_by_shape_or_as_it_says(
     assert result.exit_code == 0, explain(result)
     own = {r.id.slot: r.shape for r in result.tensors if r.id.kind is Kind.MAIN_GRAD}
     assert (own["up"], own["down"]) == ((64, 32), (32, 64))
-    inferred = [note for note in result.notes if note.startswith("layout inferred")]
+    inferred = [note for note in result.notes if note.topic is Topic.INFERRED_LAYOUTS]
     assert len(inferred) == int(bug == "own-module")

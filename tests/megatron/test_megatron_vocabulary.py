@@ -35,7 +35,7 @@ def test_padding_beyond_the_shorter_vocabulary_is_left_out(
     kinds = (Kind.PARAM, Kind.GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD, Kind.PARAM_AFTER)
     assert {shapes[kind] for kind in kinds} == {(64, 32)}
     assert any(r.shape[-1] == 64 for r in result.tensors if r.id.module == "output_layer")
-    assert any("the first 64 are compared" in note for note in result.notes)
+    assert any("the first 64 are compared" in note.text for note in result.notes)
 
 
 @pytest.mark.parametrize("bug", ["loud-tokens", "twin:loud-tokens"])

@@ -7,6 +7,7 @@ import random
 
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.evidence import Detail, RowError, RunFacts, Shard
+from ttrace.core.finding import Finding, Note, Topic
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.record import ModuleInfo
@@ -63,8 +64,14 @@ def tensor(id_: TensorId, order: int, ratio: float, verdict: Verdict | None = No
         judgements=judged,
         ratio=ratio,
         error_eps=ratio * 2.5,
-        note="equal" if ratio == 0 else "",
+        finding=_finding(verdict, ratio),
     )
+
+
+def _finding(verdict: Verdict, ratio: float) -> Finding | None:
+    if verdict is Verdict.MISMATCH:
+        return Finding.NORM
+    return None if ratio else Finding.EQUAL
 
 
 def detail(id_: TensorId, ranks: int = 4, wrong: int = 2) -> Detail:
@@ -184,7 +191,7 @@ def made(layers: int = 4, *, wrong_layer: int | None = None, ranks: int = 4) -> 
         coverage=Coverage(
             modules=len(names), hooks_expected=3 * len(names), hooks_fired=3 * len(names)
         ),
-        notes=("activation gradients are 2 times the reference's",),
+        notes=(Note(topic=Topic.LOSS_SCALE, factor=2.0),),
         details=tuple(detail(id_, ranks) for id_ in failed[:24]),
         runs=runs(ranks),
         modules=tuple(

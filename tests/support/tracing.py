@@ -57,7 +57,7 @@ def environment(config: TrainConfig, folder: Path, **how: Any) -> dict[str, str]
 def explain(result: CheckResult) -> str:
     """What a failing test should say."""
     first = [
-        f"{r.id} {r.verdict} {r.ratio} {wording.note(r)}"
+        f"{r.id} {r.verdict} {r.ratio} {wording.finding(r)}"
         for r in (*result.failures, *result.undecided)
     ]
     named = [f"{finding.place}: {finding.reason}" for finding in view.findings(result)]

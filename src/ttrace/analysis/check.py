@@ -39,6 +39,7 @@ from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.alignment import Pair
 from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail
+from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
@@ -154,7 +155,7 @@ class _Check:
             tensors=with_ranks(tensors, details),
             culprits=with_diagnoses(culprits, details),
             coverage=sources.candidate.coverage,
-            notes=tuple(filter(None, self._notes(compared, again))),
+            notes=tuple(self._notes(compared, again)),
             details=details,
             runs=tuple(
                 source.facts
@@ -249,13 +250,17 @@ class _Check:
 
     def _notes(
         self, compared: _Compared, again: Sequence[Mapping[TensorId, Measured]]
-    ) -> Iterator[str]:
-        yield from self._sources.candidate.notes
-        yield from compared.aligned.candidate_batch.notes
-        yield from compared.aligned.notes
-        yield _inferred_note(compared.aligned)
-        yield compared.scale.note
-        yield from map(_repetition_note, again)
+    ) -> Iterator[Note]:
+        for text in self._sources.candidate.notes:
+            yield Note(topic=Topic.RUN, text=text)
+        for text in (*compared.aligned.candidate_batch.notes, *compared.aligned.notes):
+            yield Note(topic=Topic.ALIGNMENT, text=text)
+        inferred = [t.id for t in compared.aligned.tensors if t.candidate and t.candidate.notes]
+        if inferred:
+            yield Note(topic=Topic.INFERRED_LAYOUTS, count=len(inferred), first=inferred[0])
+        if compared.scale.note is not None:
+            yield compared.scale.note
+        yield from map(_repetition, again)
 
 
 def loss_scale(
@@ -274,21 +279,11 @@ def loss_scale(
     )
 
 
-def _inferred_note(aligned: Aligned) -> str:
-    inferred = [a.id for a in aligned.tensors if a.candidate is not None and a.candidate.notes]
-    if not inferred:
-        return ""
-    return (
-        f"layout inferred from the shape: {len(inferred)} tensors, first {inferred[0]}; nothing "
-        "else says how ranks share them (ttrace.annotate does)"
-    )
-
-
-def _repetition_note(measured: Mapping[TensorId, Measured]) -> str:
+def _repetition(measured: Mapping[TensorId, Measured]) -> Note:
     differing = [id_ for id_, found in measured.items() if not found.statistics.equal]
-    if not differing:
-        return f"the reference is deterministic: {len(measured)} tensors are bitwise equal again"
-    return (
-        f"the reference is not deterministic: {len(differing)} of {len(measured)} tensors differ "
-        f"between two runs of it, first {differing[0]}; that distance counts as noise"
+    return Note(
+        topic=Topic.NOT_DETERMINISTIC if differing else Topic.DETERMINISTIC,
+        count=len(differing),
+        total=len(measured),
+        first=differing[0] if differing else None,
     )

@@ -81,7 +81,7 @@ def diff(
         bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
     ] = False,
     isolate: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="After a failure, name what is wrong by itself (3 more runs).")
+        bool, typer.Option(help="After a failure, name the root cause (3 more runs).")
     ] = True,
     html: Html = None,
     json_file: Json = None,

@@ -26,6 +26,7 @@ from rich.progress import (
 from rich.text import Text
 
 from ttrace.core.results import CheckResult
+from ttrace.report.json_file import dumps, render
 from ttrace.report.terminal import console_on, print_check
 
 
@@ -34,7 +35,7 @@ def finish(
 ) -> NoReturn:
     quiet = json_file == "-"
     if folder is not None:
-        write_json(str(folder / "result.json"), result.to_dict())
+        _put(str(folder / "result.json"), render(result))
         html = html or folder / "report.html"
     if html is not None:
         result.write_html(html)
@@ -43,7 +44,8 @@ def finish(
         say(f"report: {html}", stderr=quiet)
     if folder is not None:
         say(f"traces and result.json in {folder}", stderr=quiet)
-    write_json(json_file, result.to_dict())
+    if json_file is not None:
+        _put(json_file, render(result))
     raise typer.Exit(result.exit_code)
 
 
@@ -53,11 +55,11 @@ def say(text: str, *, stderr: bool = False) -> None:
 
 
 def write_json(target: str | None, data: object) -> None:
-    if target is None:
-        return
-    from ttrace.report.json_file import dumps
+    if target is not None:
+        _put(target, dumps(data))
 
-    text = dumps(data)
+
+def _put(target: str, text: str) -> None:
     if target == "-":
         sys.stdout.write(text)
     else:

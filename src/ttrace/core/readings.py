@@ -45,18 +45,6 @@ class Reading:
         """The same for the same part of two tensors of one shape."""
         return self.statistic, () if self.statistic is Statistic.ELEMENT else self.dims
 
-    @property
-    def place(self) -> str:
-        """For a person; empty where it is everywhere."""
-        if not self.index:
-            return ""
-        if self.statistic is Statistic.ELEMENT:
-            return f"element {_listed(self.index)}"
-        what = self.statistic.value
-        if len(self.dims) == 1:
-            return f"{what} {self.index[0]} of dim {self.dims[0]}"
-        return f"{what} {_listed(self.index)} of dims {', '.join(map(str, self.dims))}"
-
 
 def readings(found: Statistics) -> tuple[Reading, ...]:
     """Everything that may be judged; slices and elements only where they were located."""
@@ -91,7 +79,3 @@ def in_eps(reading: Reading, found: Statistics, shape: tuple[int, ...], eps: flo
         return None
     share = 1 / math.prod(shape[dim] for dim in reading.dims) if reading.dims else 1.0
     return reading.value / (found.reference_norm * math.sqrt(share)) / eps
-
-
-def _listed(index: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, index))})"

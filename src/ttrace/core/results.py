@@ -14,6 +14,7 @@ from typing import Any
 
 from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail, RunFacts
+from ttrace.core.finding import Finding, Note, Specifics
 from ttrace.core.ids import TensorId
 from ttrace.core.plain import INLINE, from_dict, to_dict
 from ttrace.core.readings import Reading, Statistic
@@ -97,7 +98,8 @@ class TensorResult:
     ratio: float | None = None  # error over tolerance, the largest of all; above 1 fails
     error_eps: float | None = None  # relative error in machine epsilons of the dtype
     ranks: tuple[int, ...] = ()  # where the evidence lies, when it is not everywhere
-    note: str = ""
+    finding: Finding | None = None
+    specifics: Specifics | None = None
 
     @property
     def worst(self) -> Judgement | None:
@@ -136,7 +138,7 @@ class CheckResult:
     tensors: tuple[TensorResult, ...]
     culprits: tuple[Culprit, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     isolation: CheckResult | None = None  # of the isolated run, when there was one
     details: tuple[Detail, ...] = ()  # of suspects only
     runs: tuple[RunFacts, ...] = ()  # reference, candidate, then the perturbed references

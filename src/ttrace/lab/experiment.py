@@ -22,6 +22,7 @@ from typing import Any
 from ttrace.analysis.check import Progress, check, check_isolated
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.settings import Settings
+from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
@@ -80,7 +81,7 @@ class Experiment:
     progress: Progress | None = None
 
     def diff(self) -> CheckResult:
-        """Compare, and when that fails name what is wrong by itself."""
+        """Compare, and when that fails name the root cause."""
         result = self.compare()
         if result.outcome is not Outcome.NOT_EQUIVALENT:
             return result
@@ -139,11 +140,8 @@ class Experiment:
 
 
 def localized(result: CheckResult, isolation: CheckResult) -> CheckResult:
-    """A failed comparison with the places that an isolated run found to be wrong themselves."""
+    """A failed comparison with the root causes that an isolated run found."""
     if not isolation.culprits:
-        note = (
-            "no module is wrong by itself when it gets the reference's values: the places named "
-            "are where the first difference was seen"
-        )
+        note = Note(topic=Topic.NO_ROOT_CAUSE)
         return replace(result, isolation=isolation, notes=(*result.notes, note))
     return replace(result, culprits=isolation.culprits, isolation=isolation)

@@ -115,10 +115,6 @@ def find_form(name: str) -> Form:
     return form
 
 
-def _json(result: CheckResult) -> str:
-    return json_file.dumps(result.to_dict())
-
-
 def _scalars(result: CheckResult, folder: Path) -> str:
     return f"{trackers.write_scalars(result, folder)} scalars in {folder}"
 
@@ -147,6 +143,10 @@ _OF_OPTIONS: tuple[Form, ...] = (  # in the order in which --help shows them
         print=_annotate,
     ),
     FolderForm(name="tensorboard", help="Write TensorBoard scalars.", fill=_scalars),
-    FileForm(name="json", help="Write the result as JSON; - for standard output.", render=_json),
+    FileForm(
+        name="json",
+        help="Write the result as JSON; - for standard output.",
+        render=json_file.render,
+    ),
 )
 FORMS: dict[str, Form] = {form.name: form for form in (*_OF_OPTIONS, TERMINAL)}

@@ -108,7 +108,7 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "runs": [to_dict(run) for run in result.runs],
         "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
         "not_covered": [[what, list(names)] for what, names in wording.not_covered(result)],
-        "notes": list(result.notes),
+        "notes": list(map(wording.note, result.notes)),
     }
 
 
@@ -178,7 +178,7 @@ def _comparison(name: str, result: CheckResult) -> dict[str, Any]:
         ),
         "allowed": column(_allowed),
         "ranks": column(lambda t: list(t.ranks)),
-        "note": column(wording.note),
+        "note": column(wording.finding),
         # One statistic for most; all of them only where something is to be explained.
         "judged": column(lambda t: _judged(t, every=t.verdict.is_failure)),
         "details": {

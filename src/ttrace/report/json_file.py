@@ -1,6 +1,6 @@
 """Results as JSON files, and back.
 
-Enters: a result, or any plain data of ours. Leaves: strict JSON, which result.schema.json describes
+Enters: a result, or any plain data. Leaves: strict JSON, which result.schema.json describes
 for results: JSON has no NaN and no infinity, so they become the strings "nan" and "inf".
 """
 
@@ -13,7 +13,26 @@ from typing import Any
 
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
+from ttrace.report import view, wording
 from ttrace.report.older import SCHEMAS, upgraded
+
+
+def render(result: CheckResult) -> str:
+    """A result as `--json` writes it: its types, and `words` for those who only print them."""
+    data = result.to_dict()
+    _add_words(result, data)
+    return dumps(data)
+
+
+def _add_words(result: CheckResult, data: dict[str, Any]) -> None:
+    for entry, finding in zip(data["culprits"], view.findings(result), strict=True):
+        entry["words"] = f"{finding.place}: {finding.reason}"
+    for entry, tensor in zip(data["tensors"], result.tensors, strict=True):
+        entry["words"] = wording.finding(tensor)
+    for entry, note in zip(data["notes"], result.notes, strict=True):
+        entry["words"] = wording.note(note)
+    if result.isolation is not None:
+        _add_words(result.isolation, data["isolation"])
 
 
 def dumps(data: object) -> str:

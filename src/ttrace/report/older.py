@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ttrace.core.blame import Mistake, Phase, Reason, Stage
-from ttrace.core.results import SCHEMA_VERSION
+from ttrace.core.finding import Finding, Topic
+from ttrace.core.results import SCHEMA_VERSION, Verdict
 
 SCHEMAS = (3, 4)
 
@@ -79,6 +80,43 @@ _MISTAKES = {
     r"rounded to that",
 }
 
+_MOVED = r"(?:; )?(?:(?P<moved>\d+) tokens? routed elsewhere)?$"
+_LISTED = r"ranks? [\d, ]*\d"
+
+_FINDINGS = {
+    Finding.TOKENS_MOVED: r"(?P<moved>\d+) tokens? routed elsewhere, noise explains "
+    r"(?P<allowed_moves>\S+)$",
+    Finding.EQUAL: rf"equal{_MOVED}",
+    Finding.REPLICAS_ROUNDED: rf"replicas differ by rounding{_MOVED}",
+    Finding.CONSTANT_FACTOR: rf"a constant factor of \S+?{_MOVED}",
+    Finding.FACTOR: rf"a factor of \S+?{_MOVED}",
+    Finding.AVERAGE_FACTOR: rf"on average \S+ of the reference{_MOVED}",
+    Finding.SHIFT: rf"shifted by \S+?{_MOVED}",
+    Finding.CHOICES: rf"\d+ of \d+ choices differ{_MOVED}",
+    Finding.PLACE: rf"(?:row|slice|element) [\d(), ]+?(?: of dims? [\d, ]+?)?{_MOVED}",
+    Finding.REPLICAS_DISAGREE: rf"replicas on (?P<ranks>{_LISTED}) and (?P<other_ranks>{_LISTED}) "
+    rf"disagree by (?P<relative_error>\S+) relative{_MOVED}",
+    Finding.RECOMPUTATION_DIFFERS: r"recomputation differs from the original on "
+    rf"(?P<ranks>{_LISTED}) by (?P<relative_error>\S+) relative{_MOVED}",
+    Finding.NONFINITE: r"\d+ NaN or Inf, the reference has none$",
+    Finding.ONLY_IN_REFERENCE: r"only in the reference$",
+    Finding.ONLY_IN_CANDIDATE: r"only in the candidate$",
+    Finding.REFERENCE_NONFINITE: r"the reference itself has \d+ NaN or Inf here",
+    Finding.NO_YARDSTICK: r"differs, and no perturbed reference has it",
+}
+
+_TOPICS = {
+    Topic.INFERRED_LAYOUTS: r"layout inferred from the shape: (?P<count>\d+) tensors, first "
+    r"(?P<first>.*); nothing else says how ranks share them",
+    Topic.LOSS_SCALE: r"activation gradients are (?P<factor>\S+) times the reference's, as a loss",
+    Topic.UNEQUAL_WEIGHTS: r"the loss weighs microbatches differently from the reference: its "
+    r"gradient is (?P<gains>.*) times the reference's; a mean",
+    Topic.DETERMINISTIC: r"the reference is deterministic: (?P<total>\d+) tensors",
+    Topic.NOT_DETERMINISTIC: rf"the reference is not deterministic: {_OF} tensors differ between "
+    r"two runs of it, first (?P<first>.*); that distance",
+    Topic.NO_ROOT_CAUSE: r"no module is wrong by itself when it gets the reference's values",
+}
+
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     """Data of schema 3 or 4 as data of the present one."""
@@ -93,7 +131,40 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
         "schema": SCHEMA_VERSION,
         "culprits": [_culprit(culprit, found, isolation) for culprit in data["culprits"]],
         "details": details,
+        "notes": [_note(told) for told in data["notes"]],
+        "tensors": [_tensor(tensor) for tensor in data["tensors"]],
         "isolation": None if isolation is None else upgraded(isolation),
+    }
+
+
+def _tensor(data: Mapping[str, Any]) -> dict[str, Any]:
+    told = str(data["note"])
+    if not told:
+        is_wrong = data["verdict"] == Verdict.MISMATCH
+        return {**data, "finding": Finding.NORM if is_wrong else None, "specifics": None}
+    finding, values = _recognised(_FINDINGS, told)
+    if finding is None or (finding is Finding.PLACE and not data["judgements"]):
+        return {**data, "finding": Finding.TOLD, "specifics": {"told": told}}
+    specifics = {
+        "ranks": _numbers(values.get("ranks") or ""),
+        "other_ranks": _numbers(values.get("other_ranks") or ""),
+        "relative_error": values.get("relative_error") or 0.0,
+        "moved": int(values.get("moved") or 0),
+        "allowed_moves": values.get("allowed_moves") or 0.0,
+    }
+    return {**data, "finding": finding, "specifics": specifics if any(values.values()) else None}
+
+
+def _note(told: str) -> dict[str, Any]:
+    topic, values = _recognised(_TOPICS, told)
+    return {
+        "topic": Topic.RUN if topic is None else topic,
+        "text": told if topic is None else "",
+        "count": int(values.get("count") or 0),
+        "total": int(values.get("total") or 0),
+        "first": values.get("first"),
+        "factor": values.get("factor"),
+        "gains": (values.get("gains") or "").split(", ") if values.get("gains") else [],
     }
 
 

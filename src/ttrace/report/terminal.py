@@ -128,7 +128,7 @@ def _table(results: tuple[TensorResult, ...], console: Console) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     name = max(len(str(result.id)) for result in results)
     name = min(name, console.width - _VERDICT - _NOTE)
-    table.add_column("tensor", overflow="fold", width=None if wide else name)
+    table.add_column("tensor", overflow="fold", min_width=name, width=None if wide else name)
     table.add_column("verdict")
     table.add_column("error/tolerance", justify="right")
     if wide:
@@ -153,7 +153,7 @@ def _table(results: tuple[TensorResult, ...], console: Console) -> Table:
 
 def _note(result: TensorResult) -> str:
     """Some ranks are right: the others are where to look. Conflicts name them by themselves."""
-    note = wording.note(result)
+    note = wording.finding(result)
     if not result.ranks or result.verdict is Verdict.CONFLICT:
         return note
     return f"{note}{', ' if note else ''}{wording.on_ranks(result.ranks)}"
@@ -176,7 +176,7 @@ def _coverage(result: CheckResult) -> list[str]:
     seen = result.coverage
     lines = [line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)]
     lines += [f"{what}: {_few(names)}" for what, names in wording.not_covered(result)]
-    return [*lines, *result.notes]
+    return [*lines, *map(wording.note, result.notes)]
 
 
 def _few(names: tuple[str, ...]) -> str:

@@ -67,7 +67,7 @@ def look_first(result: CheckResult) -> str:
             return f"{finding.where}{code}: {first.id}, {first.sentence}"
         return f"{finding.where}{code}"
     shown = result.failures or result.undecided
-    return f"{shown[0].id}: {wording.note(shown[0]) or shown[0].verdict.value}" if shown else ""
+    return f"{shown[0].id}: {wording.finding(shown[0]) or shown[0].verdict.value}" if shown else ""
 
 
 def findings(result: CheckResult) -> tuple[Finding, ...]:
@@ -100,7 +100,7 @@ def evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:
         id=str(tensor.id),
         sentence=wording.evidence(tensor),
         rows=tuple(f"({', '.join(map(str, row.index))})" for row in rows if row.index),
-        note=wording.note(tensor),
+        note=wording.finding(tensor),
     )
 
 

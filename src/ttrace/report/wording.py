@@ -13,10 +13,21 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Reason
+from ttrace.core.finding import Finding, Note, Specifics
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import CheckResult, Outcome, TensorResult, Verdict
-from ttrace.report.words import LINES, MISTAKES, PHASES, REASONS, STAGES, STATISTICS, Line
+from ttrace.report.words import (
+    FINDINGS,
+    LINES,
+    MISTAKES,
+    PHASES,
+    REASONS,
+    STAGES,
+    STATISTICS,
+    TOPICS,
+    Line,
+)
 
 _MOST_RANKS = 16  # chosen: more are no place to look at
 _MOST_PARTS = 8  # chosen: enough to see the order
@@ -47,7 +58,7 @@ def headline(result: CheckResult) -> str:
     if result.compared == 0:
         return line(Line.NOTHING_COMPARED)
     first = result.undecided[0]
-    return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=note(first))
+    return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
 
 
 def follow_on(result: CheckResult) -> str:
@@ -133,7 +144,7 @@ def _tensor(id_: TensorId) -> str:
 
 def why(tensor: TensorResult) -> str:
     """How wrong a tensor is, and in what way."""
-    found = note(tensor)
+    found = finding(tensor)
     if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None:
         return _joined(tensor.verdict.value, found)
     is_endless = math.isinf(tensor.ratio)
@@ -141,16 +152,73 @@ def why(tensor: TensorResult) -> str:
     return _joined(size, found)
 
 
-def note(tensor: TensorResult) -> str:
-    """What was found of a tensor; empty where its verdict says all."""
-    return tensor.note
+def finding(tensor: TensorResult) -> str:
+    """In what way a tensor is right or wrong; empty where its verdict says all."""
+    special = tensor.specifics or Specifics()
+    tokens = line(Line.TOKENS, moved=special.moved, s="s" * (special.moved > 1))
+    words = ""
+    if tensor.finding is not None:
+        words = FINDINGS[tensor.finding].format(
+            tokens=tokens,
+            allowed_moves=special.allowed_moves,
+            ranks=listed_ranks(special.ranks),
+            other_ranks=listed_ranks(special.other_ranks),
+            relative_error=special.relative_error,
+            gaps=", ".join(special.gaps),
+            problem=special.problem,
+            told=special.told,
+            shape=list(tensor.shape),
+            place="" if tensor.worst is None else reading_place(tensor.worst.reading),
+            **_measured(tensor),
+        )
+    if special.fault:
+        is_candidate = tensor.finding is not Finding.ONLY_IN_CANDIDATE
+        whole = Line.CANDIDATE_NOT_WHOLE if is_candidate else Line.REFERENCE_NOT_WHOLE
+        words = _joined(words, line(whole, fault=special.fault))
+    if special.moved and tensor.finding is not Finding.TOKENS_MOVED:
+        words = f"{words}; {tokens}" if words else tokens
+    return words
+
+
+def _measured(tensor: TensorResult) -> dict[str, object]:
+    """The numbers of its statistics that findings are about."""
+    found = tensor.statistics
+    return {
+        "gain": math.nan if found is None else found.gain,
+        "exact_gain": "" if found is None else _gain(found.gain),
+        "shift": math.nan if found is None else found.error_sum / max(1, found.count),
+        "unequal": 0 if found is None else found.unequal,
+        "elements": 0 if found is None else found.count,
+        "nonfinite": 0 if found is None else found.nonfinite_candidate,
+        "nonfinite_reference": 0 if found is None else found.nonfinite_reference,
+    }
+
+
+def _gain(gain: float) -> str:
+    """As many digits as tell it from 1: 0.50, 1.049, 1.0000123."""
+    distance = abs(gain - 1)
+    if not math.isfinite(gain) or not 0 < distance < 9:
+        return f"{gain:.3g}"
+    return f"{gain:.{max(2, 1 - math.floor(math.log10(distance)))}f}"
+
+
+def note(of_result: Note) -> str:
+    """What one should know of the whole comparison."""
+    return TOPICS[of_result.topic].format(
+        text=of_result.text,
+        count=of_result.count,
+        total=of_result.total,
+        first=of_result.first,
+        factor=math.nan if of_result.factor is None else of_result.factor,
+        gains=", ".join(f"{gain:.4g}" for gain in of_result.gains),
+    )
 
 
 def evidence(tensor: TensorResult) -> str:
     """row 3 of dim 0 is 1.2e+05 times what is allowed (0.4 > 3e-06), on ranks 2, 3."""
     worst = tensor.worst
     if worst is None or tensor.verdict is not Verdict.MISMATCH:
-        return _joined(tensor.verdict.value, note(tensor))
+        return _joined(tensor.verdict.value, finding(tensor))
     said = line(
         Line.EVIDENCE,
         what=reading_place(worst.reading) or STATISTICS[worst.reading.statistic],
@@ -174,8 +242,12 @@ def reading_place(reading: Reading) -> str:
 
 
 def on_ranks(ranks: Sequence[int]) -> str:
-    """on ranks 2, 3; long lists are cut."""
-    return line(Line.ON_RANKS, s="s" * (len(ranks) > 1), ranks=_listed(ranks, _MOST_RANKS))
+    return line(Line.ON_RANKS, ranks=listed_ranks(ranks))
+
+
+def listed_ranks(ranks: Sequence[int]) -> str:
+    """ranks 2, 3; long lists are cut."""
+    return line(Line.RANKS, s="s" * (len(ranks) > 1), ranks=_listed(ranks, _MOST_RANKS))
 
 
 def diagnosis(found: Diagnosis) -> str:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from ttrace.core.blame import Mistake, Phase, Reason, Stage
+from ttrace.core.finding import Finding, Topic
 from ttrace.core.readings import Statistic
 
 STAGES = {
@@ -131,6 +132,53 @@ STATISTICS = {
 }
 
 
+FINDINGS = {
+    Finding.EQUAL: "equal",
+    Finding.REPLICAS_ROUNDED: "replicas differ by rounding",
+    Finding.CONSTANT_FACTOR: "a constant factor of {gain:.4g}",
+    Finding.FACTOR: "a factor of {exact_gain}",
+    Finding.AVERAGE_FACTOR: "{exact_gain} x the reference on average",
+    Finding.SHIFT: "shifted by {shift:.3g}",
+    Finding.CHOICES: "{unequal} of {elements} choices differ",
+    Finding.PLACE: "{place}",
+    Finding.NORM: "",
+    Finding.TOKENS_MOVED: "{tokens}, noise explains {allowed_moves:g}",
+    Finding.REPLICAS_DISAGREE: "replicas on {ranks} and {other_ranks} disagree by "
+    "{relative_error:.2g} relative",
+    Finding.RECOMPUTATION_DIFFERS: "recomputation differs from the original on {ranks} by "
+    "{relative_error:.2g} relative",
+    Finding.NONFINITE: "{nonfinite} NaN or Inf, the reference has none",
+    Finding.ONLY_IN_REFERENCE: "only in the reference",
+    Finding.ONLY_IN_CANDIDATE: "only in the candidate",
+    Finding.NO_RANK_HOLDS: "no rank holds {gaps} of {shape}",
+    Finding.CANNOT_BE_ALIGNED: "{problem}",
+    Finding.REFERENCE_CANNOT_BE_ALIGNED: "reference: {problem}",
+    Finding.REFERENCE_LACKS: "the reference itself lacks {gaps}",
+    Finding.REFERENCE_NONFINITE: "the reference itself has {nonfinite_reference} NaN or Inf here; "
+    "it must be finite",
+    Finding.NO_YARDSTICK: "differs, and no perturbed reference has it to tell how much rounding "
+    "explains; pass --perturbed",
+    Finding.TOLD: "{told}",
+}
+
+TOPICS = {
+    Topic.RUN: "{text}",
+    Topic.ALIGNMENT: "{text}",
+    Topic.INFERRED_LAYOUTS: "layout inferred from the shape: {count} tensors, first {first}; no "
+    "layout was declared; ttrace.annotate can declare it",
+    Topic.LOSS_SCALE: "activation gradients are {factor:g} times the reference's, as a loss "
+    "averaged over a part of the batch makes them; they are compared after dividing by it",
+    Topic.UNEQUAL_WEIGHTS: "the loss weighs microbatches differently from the reference: its "
+    "gradient is {gains} times the reference's; a mean of means over unequal counts is a different "
+    "loss",
+    Topic.DETERMINISTIC: "the reference is deterministic: {total} tensors are bitwise equal again",
+    Topic.NOT_DETERMINISTIC: "the reference is not deterministic: {count} of {total} tensors "
+    "differ between two runs of it, first {first}; that distance counts as noise",
+    Topic.NO_ROOT_CAUSE: "the isolated run found no root cause, as every module is right when it "
+    "gets the reference's values: the places named are where the first difference was seen",
+}
+
+
 class Line(StrEnum):
     """Sentences about a result as a whole, and the pieces that others are made of."""
 
@@ -145,7 +193,11 @@ class Line(StrEnum):
     RATIO = "ratio"
     FAR_BEYOND = "far_beyond"
     EVIDENCE = "evidence"
+    RANKS = "ranks"
     ON_RANKS = "on_ranks"
+    TOKENS = "tokens"
+    CANDIDATE_NOT_WHOLE = "candidate_not_whole"
+    REFERENCE_NOT_WHOLE = "reference_not_whole"
     IN_STEPS = "in_steps"
     COUNTS = "counts"
     NO_COUNTS = "no_counts"
@@ -177,7 +229,11 @@ LINES = {
     Line.RATIO: "{ratio:.3g} times its tolerance",
     Line.FAR_BEYOND: "far beyond its tolerance",
     Line.EVIDENCE: "{what} is {ratio:.3g} times what is allowed ({value:.3g} > {allowed:.3g})",
-    Line.ON_RANKS: "on rank{s} {ranks}",
+    Line.RANKS: "rank{s} {ranks}",
+    Line.ON_RANKS: "on {ranks}",
+    Line.TOKENS: "{moved} token{s} routed elsewhere",
+    Line.CANDIDATE_NOT_WHOLE: "but the candidate could not be recorded whole: {fault}",
+    Line.REFERENCE_NOT_WHOLE: "but the reference could not be recorded whole: {fault}",
     Line.IN_STEPS: " (step {steps})",
     Line.COUNTS: "{verdicts}; tolerances from {runs} perturbed reference run{s}",
     Line.NO_COUNTS: "nothing compared",
@@ -196,4 +252,7 @@ LINES = {
 }
 
 # All sentences; one that is missing here is missing in every form of report.
-TABLES: tuple[dict[Any, str], ...] = (STAGES, PHASES, REASONS, MISTAKES, STATISTICS, LINES)
+TABLES: tuple[dict[Any, str], ...] = (
+    *(STAGES, PHASES, REASONS, MISTAKES),
+    *(STATISTICS, FINDINGS, TOPICS, LINES),
+)

@@ -25,8 +25,7 @@ from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function
-from ttrace.report import view, wording
-from ttrace.report.json_file import dumps
+from ttrace.report import json_file, view, wording
 
 ENV_OUT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
 ENV_HTML = "TTRACE_PYTEST_HTML"  # folder for the report of every test, set by --ttrace-html
@@ -61,7 +60,7 @@ def assert_equivalent(
         )
         result = experiment.diff() if isolate else experiment.compare()
         if kept:
-            (folder / "result.json").write_text(dumps(result.to_dict()), encoding="utf-8")
+            (folder / "result.json").write_text(json_file.render(result), encoding="utf-8")
     report = _write_report(result, folder if kept else None)
     if result.outcome is not Outcome.EQUIVALENT:
         raise NotEquivalent(failure_message(result, report), result)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import ttrace
 from tests.support.capturing import Calling, record
 from tests.support.tracing import explain
+from ttrace.core.finding import Topic
 
 
 def trace(folder: Path, luck: int = 0, noise_seed: int | None = None) -> Path:
@@ -33,7 +34,7 @@ def test_a_deterministic_reference_is_said_to_be_so(tmp_path: Path) -> None:
         repeated=trace(tmp_path / "repeated"),
     )
     assert result.exit_code == 0
-    assert any("is deterministic" in note for note in result.notes)
+    assert Topic.DETERMINISTIC in {note.topic for note in result.notes}
 
 
 def test_what_a_reference_does_by_itself_counts_as_noise(tmp_path: Path) -> None:
@@ -43,4 +44,4 @@ def test_what_a_reference_does_by_itself_counts_as_noise(tmp_path: Path) -> None
     repeated = trace(tmp_path / "repeated", luck=2)
     result = ttrace.check(reference, candidate, perturbed=noisy, repeated=repeated)
     assert result.exit_code == 0, explain(result)
-    assert any("not deterministic" in note for note in result.notes)
+    assert Topic.NOT_DETERMINISTIC in {note.topic for note in result.notes}

@@ -18,9 +18,10 @@ from tests.support.invoking import check_golden, invoke, strict_json
 from tests.support.made_results import made
 from ttrace import report
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.finding import Finding, Specifics
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import forms, github, html, junit, markdown
-from ttrace.report.json_file import dumps, read_result
+from ttrace.report.json_file import read_result, render
 
 HOSTILE = "<img src=x onerror=alert(1)>|`]]>\x07&\n::error::x"
 CLEAN, FAILING = made(2), made(2, wrong_layer=1)
@@ -34,7 +35,8 @@ def hostile() -> CheckResult:
         id=replace(first.id, module=HOSTILE),
         verdict=Verdict.MISMATCH,
         ratio=math.inf,
-        note=HOSTILE,
+        finding=Finding.TOLD,
+        specifics=Specifics(told=HOSTILE),
     )
     culprit = Culprit(
         blame=Blame.of(HOSTILE, phase=Phase.BACKWARD),
@@ -50,18 +52,21 @@ RESULTS = {"clean": CLEAN, "failing": FAILING, "hostile": hostile()}
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_json_obeys_its_schema_and_reads_back(name: str) -> None:
-    data = strict_json(dumps(RESULTS[name].to_dict()))
+    data = strict_json(render(RESULTS[name]))
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
     assert CheckResult.from_dict(data) == RESULTS[name]
 
 
 def test_result_of_schema_3_is_still_read(tmp_path: Path) -> None:
-    data = strict_json(dumps(FAILING.to_dict()))
+    data = strict_json(render(FAILING))
     data["schema"] = 3
     for run in data["runs"]:
         del run["facts"]
     for detail in data["details"]:
         del detail["diagnosis"]
+    for tensor in data["tensors"]:
+        tensor["note"] = {"equal": "equal"}.get(tensor.pop("finding"), "")
+    data["notes"] = [note["words"] for note in data["notes"]]
     (culprit,) = FAILING.culprits
     data["culprits"] = [
         {
@@ -78,7 +83,7 @@ def test_result_of_schema_3_is_still_read(tmp_path: Path) -> None:
 
 def test_every_tensor_is_one_line_of_json() -> None:
     both = replace(FAILING, isolation=FAILING)
-    lines = [line.strip() for line in dumps(both.to_dict()).splitlines()]
+    lines = [line.strip() for line in render(both).splitlines()]
     assert sum(line.startswith('{"id":"step0/') for line in lines) == 2 * (
         len(FAILING.tensors) + len(FAILING.details)
     )
@@ -86,13 +91,13 @@ def test_every_tensor_is_one_line_of_json() -> None:
 
 def test_isolated_result_is_part_of_the_schema() -> None:
     both = replace(FAILING, isolation=FAILING)
-    data = strict_json(dumps(both.to_dict()))
+    data = strict_json(render(both))
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
     assert CheckResult.from_dict(data) == both
 
 
 def test_schema_refuses_what_is_not_documented() -> None:
-    data = strict_json(dumps(CLEAN.to_dict()))
+    data = strict_json(render(CLEAN))
     data["tensors"][0]["surprise"] = 1
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(data)
@@ -105,7 +110,7 @@ def test_forms_match_their_golden_files(name: str) -> None:
     check_golden(f"{name}.md", markdown.render(result))
     check_golden(f"{name}.github.txt", "\n".join(github.workflow_commands(result)) + "\n")
     few = replace(result, tensors=(*result.tensors[:1], *result.failures[:1]), details=())
-    check_golden(f"{name}.json", dumps(few.to_dict()))
+    check_golden(f"{name}.json", render(few))
 
 
 def test_junit_counts_its_cases() -> None:
@@ -155,7 +160,7 @@ def test_report_makes_every_form_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "result.json"
-    source.write_text(dumps(FAILING.to_dict()))
+    source.write_text(render(FAILING))
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     files = {form: tmp_path / f"report.{form}" for form in ("html", "junit", "markdown")}
@@ -169,14 +174,14 @@ def test_report_makes_every_form_from_a_file(
 
 def test_report_alone_prints(tmp_path: Path) -> None:
     source = tmp_path / "result.json"
-    source.write_text(dumps(CLEAN.to_dict()))
+    source.write_text(render(CLEAN))
     invoke("report", source).require(0, "EQUIVALENT: all")
 
 
 def test_report_writes_json_to_a_file_or_a_pipe(tmp_path: Path) -> None:
     """Whatever else is written, standard output has the JSON alone."""
     source = tmp_path / "result.json"
-    source.write_text(dumps(FAILING.to_dict()))
+    source.write_text(render(FAILING))
     invoke("report", source, "--json", tmp_path / "again.json").require(1, "again.json")
     assert (tmp_path / "again.json").read_text() == source.read_text()
     piped = invoke("report", source, "--json", "-", "--junit", tmp_path / "junit.xml")
@@ -236,7 +241,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (about / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(site)
     file = tmp_path / "result.json"
-    file.write_text(dumps(FAILING.to_dict()))
+    file.write_text(render(FAILING))
     return file
 
 

@@ -12,12 +12,14 @@ from rich.console import Console
 
 from tests.support.invoking import check_golden
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
 from ttrace.core.statistics import Statistics
+from ttrace.report import wording
 from ttrace.report.terminal import print_check, print_tensor
 from ttrace.report.wording import headline
 
@@ -52,7 +54,7 @@ def result(name: str, verdict: Verdict, order: int, **more: Any) -> TensorResult
 
 
 GOOD = (
-    result("layers.0.wq:param.weight", Verdict.PASS, 0, ratio=0.0, note="equal"),
+    result("layers.0.wq:param.weight", Verdict.PASS, 0, ratio=0.0, finding=Finding.EQUAL),
     result("layers.0.wq:output.0", Verdict.PASS, 1),
     result("layers.1.wq:output.0", Verdict.PASS, 2, ratio=0.875),
 )
@@ -77,8 +79,7 @@ UNDECIDED = CheckResult(
             1,
             tolerance=None,
             ratio=None,
-            note="differs, and no perturbed reference has it to tell how much rounding "
-            "explains; pass --perturbed",
+            finding=Finding.NO_YARDSTICK,
         ),
         result("layers.1.wq:output.0", Verdict.UNDECIDED, 2, statistics=None, error_eps=None),
     ),
@@ -90,7 +91,7 @@ UNDECIDED = CheckResult(
         unfired=("step0/layers.1.wq:grad_output.0",),
         faults=("step0/layers.3.wq:output.0: OSError: No space left on device",),
     ),
-    notes=("the last journal line was torn and is ignored",),
+    notes=(Note(topic=Topic.RUN, text="the last journal line was torn and is ignored"),),
 )
 
 
@@ -101,12 +102,19 @@ def failing(names: int = 12) -> CheckResult:
             Verdict.MISMATCH,
             index,
             ratio=123456.0 * (index + 1),
-            note="a constant factor of 2",
+            finding=Finding.CONSTANT_FACTOR,
+            statistics=replace(MEASURED, dot=200.0),
         )
         for index in range(names)
     ]
-    wrong[1] = replace(wrong[1], verdict=Verdict.CONFLICT, note="replicas on rank 1 disagree")
-    wrong[2] = replace(wrong[2], ratio=math.inf, error_eps=math.inf, note="")
+    disagreement = Specifics(ranks=(1,), other_ranks=(0,), relative_error=0.3)
+    wrong[1] = replace(
+        wrong[1],
+        verdict=Verdict.CONFLICT,
+        finding=Finding.REPLICAS_DISAGREE,
+        specifics=disagreement,
+    )
+    wrong[2] = replace(wrong[2], ratio=math.inf, error_eps=math.inf, finding=None)
     culprits = [
         Culprit(
             blame=Blame.of(f"layers.{index}.feed_forward", phase=Phase.FORWARD),
@@ -115,7 +123,8 @@ def failing(names: int = 12) -> CheckResult:
         )
         for index in range(10)
     ]
-    extra = result("metric:output.0", Verdict.EXTRA, 90, statistics=None, note="only here")
+    extra = result("metric:output.0", Verdict.EXTRA, 90, statistics=None)
+    extra = replace(extra, finding=Finding.ONLY_IN_CANDIDATE)
     return replace(EQUIVALENT, tensors=(*GOOD, *wrong, extra), culprits=tuple(culprits))
 
 
@@ -151,14 +160,14 @@ def test_a_terminal_of_any_width_breaks_no_word(check: CheckResult, width: int) 
     assert max(map(len, text.splitlines())) <= width
     for tensor in (check.failures or check.undecided)[:10]:
         assert str(tensor.id) in text
-        assert set(tensor.note.split()) <= set(text.split())
+        assert set(wording.finding(tensor).split()) <= set(text.split())
     whole = {word for line in printed(check).splitlines() for word in line.split()}
     headed = [line.split() for line in text.partition("tensor  ")[0].splitlines()]
     assert {word for line in headed for word in line} <= whole
 
 
 def test_an_endless_name_is_folded_not_cut() -> None:
-    long = replace(failing().failures[0], note="")
+    long = replace(failing().failures[0], finding=None)
     long = replace(long, id=replace(long.id, module=".".join(map(str, range(60)))))
     file = io.StringIO()
     console = Console(file=file, width=80, force_terminal=True, color_system=None)
@@ -191,7 +200,8 @@ def test_the_headline_says_it_all(check: CheckResult, words: str) -> None:
 class TestNames:
     def named(self, name: str) -> CheckResult:
         """A stranger's name at every place where one can stand."""
-        wrong = result("x:output.0", Verdict.MISMATCH, 0, note=f"note {name}")
+        wrong = result("x:output.0", Verdict.MISMATCH, 0, finding=Finding.TOLD)
+        wrong = replace(wrong, specifics=Specifics(told=f"note {name}"))
         wrong = replace(wrong, id=replace(wrong.id, module=name))
         blame = Blame.of(name, phase=Phase.FORWARD)
         culprit = Culprit(blame=blame, reason=Reason.TOLD, told=f"why {name}", evidence=(wrong.id,))
@@ -201,7 +211,7 @@ class TestNames:
             tensors=(wrong,),
             culprits=(culprit, culprit),
             coverage=coverage,
-            notes=(name,),
+            notes=(Note(topic=Topic.RUN, text=name),),
         )
 
     @pytest.mark.parametrize("name", HOSTILE)

@@ -15,7 +15,7 @@ from tests.support.made_results import made
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.errors import UsageError
 from ttrace.report import trackers
-from ttrace.report.json_file import dumps
+from ttrace.report.json_file import render
 
 FAILING = made(2, wrong_layer=1)
 ALL, WRONG = "ttrace/error_over_tolerance/all", "ttrace/wrong"
@@ -49,9 +49,7 @@ def test_tensorboard_reads_what_the_report_wrote(tmp_path: Path) -> None:
 
     first = [tensor for tensor in FAILING.tensors if tensor.id.step == 0]
     later = [replace(t, id=replace(t.id, step=1), ratio=0.5, verdict=Verdict.PASS) for t in first]
-    (tmp_path / "result.json").write_text(
-        dumps(replace(FAILING, tensors=(*first, *later)).to_dict())
-    )
+    (tmp_path / "result.json").write_text(render(replace(FAILING, tensors=(*first, *later))))
     done = invoke("report", tmp_path / "result.json", "--tensorboard", tmp_path / "events")
     done.require(1, "scalars in")
     events = EventAccumulator(str(tmp_path / "events"))

@@ -14,6 +14,7 @@ import torch
 
 from ttrace.analysis.compare.measure import Disagreement, Measured
 from ttrace.core.alignment import Alignment, Pair
+from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.readings import Statistic, in_eps, readings
@@ -31,6 +32,12 @@ _LACKING = {
     Verdict.INCOMPLETE: "candidate",
     Verdict.EXTRA: "reference",
 }
+_KINDS_OF_ERROR = {
+    Statistic.NORM: Finding.NORM,
+    Statistic.SHIFT: Finding.SHIFT,
+    Statistic.CHOICES: Finding.CHOICES,
+}
+_SHOWN_GAPS = 3  # chosen: the first say where to look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +68,11 @@ def judge(
 def _judge_unmeasured(
     alignment: Alignment, faults: Mapping[str, Sequence[str]], order: int
 ) -> TensorResult:
-    verdict, note = _why_unmeasured(alignment)
-    lacking = _LACKING.get(verdict, "")
-    if faults.get(lacking):
+    verdict, finding, specifics = _why_unmeasured(alignment)
+    lacking = faults.get(_LACKING.get(verdict, ""))
+    if lacking:
         verdict = Verdict.UNDECIDED
-        note += f", but the {lacking} could not be recorded whole: {faults[lacking][0]}"
+        specifics = replace(specifics or Specifics(), fault=lacking[0])
     side = alignment.candidate or alignment.reference
     return TensorResult(
         id=alignment.id,
@@ -73,24 +80,28 @@ def _judge_unmeasured(
         order=order,
         shape=() if side is None else side.shape,
         dtype="" if side is None or not side.pieces else side.dtype,
-        note=note,
+        finding=finding,
+        specifics=specifics,
     )
 
 
-def _why_unmeasured(alignment: Alignment) -> tuple[Verdict, str]:
+def _why_unmeasured(alignment: Alignment) -> tuple[Verdict, Finding, Specifics | None]:
     reference, candidate = alignment.reference, alignment.candidate
     if alignment.reference_problem:
-        return Verdict.UNDECIDED, f"reference: {alignment.reference_problem}"
+        problem = Specifics(problem=alignment.reference_problem)
+        return Verdict.UNDECIDED, Finding.REFERENCE_CANNOT_BE_ALIGNED, problem
     if alignment.candidate_problem:
-        return Verdict.SHAPE, alignment.candidate_problem
+        problem = Specifics(problem=alignment.candidate_problem)
+        return Verdict.SHAPE, Finding.CANNOT_BE_ALIGNED, problem
     if candidate is None:
-        return Verdict.MISSING, "only in the reference"
+        return Verdict.MISSING, Finding.ONLY_IN_REFERENCE, None
     if reference is None:
-        return Verdict.EXTRA, "only in the candidate"
+        return Verdict.EXTRA, Finding.ONLY_IN_CANDIDATE, None
     if reference.gaps:
-        return Verdict.UNDECIDED, f"the reference itself lacks {reference.gaps[0]}"
-    gaps = ", ".join(str(gap) for gap in candidate.gaps[:3])
-    return Verdict.INCOMPLETE, f"no rank holds {gaps} of {list(reference.shape)}"
+        gaps = Specifics(gaps=(str(reference.gaps[0]),))
+        return Verdict.UNDECIDED, Finding.REFERENCE_LACKS, gaps
+    gaps = Specifics(gaps=tuple(map(str, candidate.gaps[:_SHOWN_GAPS])))
+    return Verdict.INCOMPLETE, Finding.NO_RANK_HOLDS, gaps
 
 
 def _judge_measured(
@@ -104,7 +115,8 @@ def _judge_measured(
     found, eps = measured.statistics, eps_of(candidate.dtype)
     tolerance = tolerances.get(id_)
     judgements = _judgements(found, tolerance, reference.shape, eps)
-    verdict, note, ranks = _verdict(measured, candidate, tolerance, judgements)
+    verdict, finding = _verdict(measured, candidate, tolerance, judgements)
+    in_conflict = verdict is Verdict.CONFLICT
     return TensorResult(
         id=id_,
         verdict=verdict,
@@ -116,8 +128,9 @@ def _judge_measured(
         judgements=judgements,
         ratio=max((judgement.ratio for judgement in judgements), default=None),
         error_eps=found.relative_error / eps if eps else None,
-        ranks=ranks,
-        note=note,
+        ranks=_ranks(measured) if in_conflict else (),
+        finding=finding,
+        specifics=_conflict(measured, candidate) if in_conflict else None,
     )
 
 
@@ -126,47 +139,50 @@ def _verdict(
     candidate: LogicalTensor,
     tolerance: Tolerance | None,
     judgements: Sequence[Judgement],
-) -> tuple[Verdict, str, tuple[int, ...]]:
-    """The verdict, its note, and the ranks that disagree."""
-    found = measured.statistics
+) -> tuple[Verdict, Finding | None]:
+    found, worst = measured.statistics, _worst(measured)
     if found.nonfinite_reference:
-        note = (
-            f"the reference itself has {found.nonfinite_reference} NaN or Inf here; it must be "
-            "finite"
-        )
-        return Verdict.UNDECIDED, note, ()
+        return Verdict.UNDECIDED, Finding.REFERENCE_NONFINITE
     if found.nonfinite_candidate:
-        note = f"{found.nonfinite_candidate} NaN or Inf, the reference has none"
-        return Verdict.NONFINITE, note, ()
-    worst = max(measured.disagreements, key=lambda d: d.statistics.error_norm, default=None)
+        return Verdict.NONFINITE, Finding.NONFINITE
     if worst is not None and _is_conflict(worst, candidate, tolerance):
-        ranks = tuple(sorted({r for d in measured.disagreements for r in d.piece.ranks}))
-        return Verdict.CONFLICT, _conflict_note(worst, candidate), ranks
-    if found.equal:
-        return Verdict.PASS, "equal", ()
-    if tolerance is None:
-        note = (
-            "differs, and no perturbed reference has it to tell how much rounding explains; "
-            "pass --perturbed"
+        is_own = worst.piece.recompute
+        return (
+            Verdict.CONFLICT,
+            Finding.RECOMPUTATION_DIFFERS if is_own else Finding.REPLICAS_DISAGREE,
         )
-        return Verdict.UNDECIDED, note, ()
+    if found.equal:
+        return Verdict.PASS, Finding.EQUAL
+    if tolerance is None:
+        return Verdict.UNDECIDED, Finding.NO_YARDSTICK
     decisive = max(judgements, key=lambda judgement: judgement.ratio)
     if not decisive.ratio <= 1:
-        return Verdict.MISMATCH, _mismatch_note(found, decisive, tolerance), ()
-    return Verdict.PASS, "replicas differ by rounding" if worst is not None else "", ()
+        return Verdict.MISMATCH, _kind_of_error(found, decisive.reading.statistic, tolerance)
+    return Verdict.PASS, None if worst is None else Finding.REPLICAS_ROUNDED
 
 
 def _with_moves(result: TensorResult, moved: int, allowed: float) -> TensorResult:
     """The verdict with what tokens that a router sent elsewhere add to it (tokens.py)."""
     if not moved:
         return result
-    tokens = f"{moved} token{'s' if moved > 1 else ''} routed elsewhere"
-    if moved > allowed:
-        ratio = max(result.ratio or 0.0, moved / allowed if allowed else math.inf)
-        note = f"{tokens}, noise explains {allowed:g}"
-        return replace(result, verdict=Verdict.MISMATCH, ratio=ratio, note=note)
-    note = f"{result.note}; {tokens}" if result.note else tokens
-    return replace(result, note=note)
+    specifics = replace(result.specifics or Specifics(), moved=moved, allowed_moves=allowed)
+    if moved <= allowed:
+        return replace(result, specifics=specifics)
+    return replace(
+        result,
+        verdict=Verdict.MISMATCH,
+        ratio=max(result.ratio or 0.0, moved / allowed if allowed else math.inf),
+        finding=Finding.TOKENS_MOVED,
+        specifics=specifics,
+    )
+
+
+def _worst(measured: Measured) -> Disagreement | None:
+    return max(measured.disagreements, key=lambda d: d.statistics.error_norm, default=None)
+
+
+def _ranks(measured: Measured) -> tuple[int, ...]:
+    return tuple(sorted({rank for d in measured.disagreements for rank in d.piece.ranks}))
 
 
 def _is_conflict(
@@ -181,23 +197,22 @@ def _is_conflict(
     return found.error_norm > limit
 
 
-def _conflict_note(worst: Disagreement, candidate: LogicalTensor) -> str:
-    others = sorted(
-        {
-            rank
-            for piece in candidate.pieces
-            if piece.layout.overlaps(worst.piece.layout)
-            for rank in piece.ranks
-        }
+def _conflict(measured: Measured, candidate: LogicalTensor) -> Specifics | None:
+    """The replica that is furthest from what it repeats, and who holds that."""
+    worst = _worst(measured)
+    if worst is None:
+        return None
+    others = {
+        rank
+        for piece in candidate.pieces
+        if piece.layout.overlaps(worst.piece.layout)
+        for rank in piece.ranks
+    }
+    return Specifics(
+        ranks=worst.piece.ranks,
+        other_ranks=tuple(sorted(others)),
+        relative_error=worst.statistics.relative_error,
     )
-    what = "recomputation differs from the original on" if worst.piece.recompute else "replicas on"
-    against = "" if worst.piece.recompute else f" and {_listed(others)} disagree"
-    size = f"{worst.statistics.relative_error:.2g} relative"
-    return f"{what} {_listed(worst.piece.ranks)}{against} by {size}"
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _judgements(
@@ -220,21 +235,14 @@ def _judgements(
     )
 
 
-def _mismatch_note(found: Statistics, decisive: Judgement, tolerance: Tolerance) -> str:
-    """What kind of error it is, and where."""
+def _kind_of_error(found: Statistics, decisive: Statistic, tolerance: Tolerance) -> Finding:
     residual = _residual(found)
     if found.gain != 0 and abs(found.gain - 1) > 0.01 and residual < 0.05 * found.relative_error:
-        return f"a constant factor of {found.gain:.4g}"
-    reading = decisive.reading
-    if reading.statistic is Statistic.GAIN:
+        return Finding.CONSTANT_FACTOR
+    if decisive is Statistic.GAIN:
         is_all = residual * found.reference_norm <= tolerance.error_norm
-        gain = f"{found.gain:.8g}"
-        return f"a factor of {gain}" if is_all else f"on average {gain} of the reference"
-    if reading.statistic is Statistic.SHIFT:
-        return f"shifted by {found.error_sum / found.count:.3g}"
-    if reading.statistic is Statistic.CHOICES:
-        return f"{found.unequal} of {found.count} choices differ"
-    return reading.place
+        return Finding.FACTOR if is_all else Finding.AVERAGE_FACTOR
+    return _KINDS_OF_ERROR.get(decisive, Finding.PLACE)
 
 
 def _residual(found: Statistics) -> float:

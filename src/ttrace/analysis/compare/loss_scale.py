@@ -13,8 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from ttrace.analysis.compare.measure import Comparator
 from ttrace.core.alignment import Pair
+from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.scale import MARGIN, Scales, explained_scales
+
+_SHOWN_GAINS = 8  # chosen: one for every microbatch of a rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class LossScale:
 
     factor: float = 1.0
     scales: Scales = field(default_factory=Scales)
-    note: str = ""
+    note: Note | None = None
 
     def factor_of(self, id_: TensorId) -> float:
         """By what this tensor is larger: all that carries the scale is, by the same."""
@@ -100,19 +103,10 @@ def _main_gain(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> float:
     return stdlib_statistics.median(gains) if gains else 1.0
 
 
-def _scale_note(factor: float, gains: Sequence[float]) -> str:
+def _scale_note(factor: float, gains: Sequence[float]) -> Note | None:
     if not gains:
-        return ""
+        return None
     middle = stdlib_statistics.median(gains)
     if max(gains) - min(gains) > MARGIN * abs(middle):
-        return (
-            "the loss weighs microbatches differently from the reference: its gradient is "
-            + ", ".join(f"{gain:.4g}" for gain in gains[:8])
-            + " times the reference's; a mean of means over unequal counts is a different loss"
-        )
-    if factor == 1.0:
-        return ""
-    return (
-        f"activation gradients are {factor:g} times the reference's, as a loss averaged over a "
-        "part of the batch makes them; they are compared after dividing by it"
-    )
+        return Note(topic=Topic.UNEQUAL_WEIGHTS, gains=tuple(gains[:_SHOWN_GAINS]))
+    return None if factor == 1.0 else Note(topic=Topic.LOSS_SCALE, factor=factor)

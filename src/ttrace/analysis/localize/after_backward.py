@@ -27,7 +27,7 @@ _SHOWN = 3  # chosen: tensors of a stage that go wrong together show the same mi
 def stages_after_backward(
     results: Sequence[TensorResult], consequences: Set[TensorId]
 ) -> tuple[Culprit, ...]:
-    """Every stage between local gradients and new parameters that is wrong by itself.
+    """Every stage between local gradients and new parameters that is a root cause.
 
     `consequences` are those that an earlier part of the step explains.
     """

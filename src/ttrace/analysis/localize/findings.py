@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.finding import Finding
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.readings import Statistic
-from ttrace.core.results import TensorResult, Verdict
+from ttrace.core.results import TensorResult
 
 Consumers = Mapping[TensorId, tuple[TensorId, ...]]
 
 # Chosen: a bug in one module cannot spoil this share of all gradients while activations are right.
 _NEARLY_ALL = 0.9
 _MOST = 0.5
+_SCALED = (Finding.CONSTANT_FACTOR, Finding.FACTOR)
 # Sums of two terms reduced in bf16 were off by 0.0022 to 0.003 (measured): half of its eps holds
 # them, and a contribution that is missing or counted twice weighs more.
 _ROUNDED = 2.0**-8
@@ -61,24 +61,11 @@ def first_failed(
 
 
 def common_factor(failed: Sequence[TensorResult]) -> float | None:
-    gains = [r.statistics.gain for r in failed if r.statistics is not None and is_scaled(r)]
+    gains = [r.statistics.gain for r in failed if r.statistics is not None and r.finding in _SCALED]
     if len(gains) < _NEARLY_ALL * len(failed):
         return None
     middle = sorted(gains)[len(gains) // 2]
     return middle if all(abs(gain / middle - 1) < 0.01 for gain in gains) else None
-
-
-def is_scaled(result: TensorResult) -> bool:
-    """Whether nearly all of its error lies along the reference."""
-    found = result.statistics
-    if result.verdict is not Verdict.MISMATCH or found is None or not found.gain:
-        return False
-    left = math.sqrt(max(found.error_norm**2 - found.along_reference**2, 0.0))
-    is_large = abs(found.gain - 1) > 0.01 and left < 0.05 * found.error_norm
-    worst = result.worst
-    by_gain = worst is not None and worst.reading.statistic is Statistic.GAIN
-    within = result.tolerance is not None and left <= result.tolerance.error_norm
-    return is_large or (by_gain and within)
 
 
 def is_rounded(result: TensorResult) -> bool:

@@ -10,6 +10,7 @@ import torch
 from ttrace.analysis.compare import Allowed, Measured, judge
 from ttrace.analysis.tolerance import Yardstick, tolerances
 from ttrace.core.alignment import Alignment
+from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece
@@ -18,6 +19,7 @@ from ttrace.core.record import Record
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.measure.accumulator import Accumulator
+from ttrace.report import wording
 
 ID = TensorId.parse("step0/a:output.0")
 SHAPE = (4, 64, 128)
@@ -96,21 +98,23 @@ def spoil_half(candidate: torch.Tensor) -> None:
 def test_an_average_is_not_called_a_factor() -> None:
     candidate = noisy(1)
     spoil_half(candidate)
-    assert verdict(values(), candidate, noisy(2)).note.startswith("on average 0.499")
+    result = verdict(values(), candidate, noisy(2))
+    assert result.finding is Finding.AVERAGE_FACTOR
+    assert wording.finding(result) == "0.50 x the reference on average"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "statistic", "note"),
+    ("spoil", "statistic", "finding", "words"),
     [
-        (spoil_row, Statistic.ROW, "row (2, 17) of dims 0, 1"),
-        (spoil_channel, Statistic.SLICE, "slice 40 of dim 2"),
-        (spoil_element, Statistic.ELEMENT, "element (1, 3, 9)"),
-        (spoil_gain, Statistic.GAIN, "a factor of 1.0019"),
-        (spoil_shift, Statistic.SHIFT, "shifted by 0.0019"),
+        (spoil_row, Statistic.ROW, Finding.PLACE, "row (2, 17) of dims 0, 1"),
+        (spoil_channel, Statistic.SLICE, Finding.PLACE, "slice 40 of dim 2"),
+        (spoil_element, Statistic.ELEMENT, Finding.PLACE, "element (1, 3, 9)"),
+        (spoil_gain, Statistic.GAIN, Finding.FACTOR, "a factor of 1.0020"),
+        (spoil_shift, Statistic.SHIFT, Finding.SHIFT, "shifted by 0.0019"),
     ],
 )
 def test_an_error_that_the_norm_hides_is_found_and_placed(
-    spoil: object, statistic: Statistic, note: str
+    spoil: object, statistic: Statistic, finding: Finding, words: str
 ) -> None:
     candidate = noisy(1)
     assert verdict(values(), candidate, noisy(2)).verdict is Verdict.PASS
@@ -119,7 +123,8 @@ def test_an_error_that_the_norm_hides_is_found_and_placed(
     assert result.verdict is Verdict.MISMATCH
     assert result.worst is not None
     assert result.worst.reading.statistic is statistic
-    assert result.note.startswith(note)
+    assert result.finding is finding
+    assert wording.finding(result).startswith(words)
     norm = next(j for j in result.judgements if j.reading.statistic is Statistic.NORM)
     assert norm.ratio < 1
 
@@ -140,7 +145,7 @@ class TestSpecialCases:
 
     def test_both_zero_are_equal(self) -> None:
         zeros = torch.zeros(SHAPE)
-        assert verdict(zeros, zeros.clone(), zeros.clone()).note == "equal"
+        assert verdict(zeros, zeros.clone(), zeros.clone()).finding is Finding.EQUAL
 
     def test_zero_reference_has_no_gain_and_no_relative_error(self) -> None:
         found = measure(torch.zeros(SHAPE), torch.ones(SHAPE))
@@ -170,7 +175,7 @@ class TestSpecialCases:
     def test_empty_is_equal(self) -> None:
         empty = torch.zeros(0, 3)
         result = verdict(empty, empty.clone(), empty.clone())
-        assert (result.verdict, result.note) == (Verdict.PASS, "equal")
+        assert (result.verdict, result.finding) == (Verdict.PASS, Finding.EQUAL)
 
     def test_scalar_has_the_norm_alone(self) -> None:
         one = torch.tensor(2.0)
@@ -183,7 +188,7 @@ class TestSpecialCases:
         reference = torch.ones(8, 4).to(dtype)
         candidate = reference.clone()
         candidate[3, 1] = 0
-        assert verdict(reference, reference.clone(), reference.clone()).note == "equal"
+        assert verdict(reference, reference.clone(), reference.clone()).finding is Finding.EQUAL
         assert verdict(reference, candidate, reference.clone()).verdict is Verdict.MISMATCH
 
     def test_choices_may_differ_as_often_as_under_noise(self) -> None:
@@ -192,7 +197,8 @@ class TestSpecialCases:
         perturbed[:2], few[10:19], many[10:20] = 1, 5, 5
         assert verdict(reference, few, perturbed).verdict is Verdict.PASS
         result = verdict(reference, many, perturbed)
-        assert (result.verdict, result.note) == (Verdict.MISMATCH, "10 of 100 choices differ")
+        assert (result.verdict, result.finding) == (Verdict.MISMATCH, Finding.CHOICES)
+        assert wording.finding(result) == "10 of 100 choices differ"
 
     def test_mixed_dtypes_compare_values_and_have_no_ulp(self) -> None:
         found = measure(values(), values().bfloat16())

@@ -8,14 +8,16 @@ import torch
 from ttrace.analysis.compare.judge import _with_moves
 from ttrace.analysis.compare.tokens import leave_out_moved, moved_before
 from ttrace.analysis.tolerance.moves import allowed_moves
+from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
+from ttrace.report import wording
 
 ID = TensorId(step=0, module="experts.0", kind=Kind.INPUT, slot="0")
 
 
-def judged(moved: int, allowed: float, note: str = "") -> TensorResult:
-    passed = TensorResult(id=ID, verdict=Verdict.PASS, order=0, ratio=0.5, note=note)
+def judged(moved: int, allowed: float, finding: Finding | None = None) -> TensorResult:
+    passed = TensorResult(id=ID, verdict=Verdict.PASS, order=0, ratio=0.5, finding=finding)
     return _with_moves(passed, moved, allowed)
 
 
@@ -40,13 +42,18 @@ def test_no_token_may_move_where_noise_moves_none() -> None:
     result = judged(1, allowed_moves([0, 0]))
     assert result.verdict is Verdict.MISMATCH
     assert result.ratio == math.inf
-    assert "1 token routed elsewhere, noise explains 0" in result.note
+    assert result.finding is Finding.TOKENS_MOVED
+    assert wording.finding(result) == "1 token routed elsewhere, noise explains 0"
 
 
 def test_as_many_as_noise_moves_pass_with_a_note() -> None:
-    result = judged(2, allowed_moves([0, 1]), note="equal")
+    result = judged(2, allowed_moves([0, 1]), Finding.EQUAL)
     assert result.verdict is Verdict.PASS
-    assert result.note == "equal; 2 tokens routed elsewhere"
+    assert (result.finding, result.specifics) == (
+        Finding.EQUAL,
+        Specifics(moved=2, allowed_moves=allowed_moves([0, 1])),
+    )
+    assert wording.finding(result) == "equal; 2 tokens routed elsewhere"
 
 
 @pytest.mark.parametrize("moved", [7, 100])
@@ -55,7 +62,7 @@ def test_many_more_than_noise_moves_are_a_mismatch(moved: int) -> None:
 
 
 def test_nothing_moved_changes_nothing() -> None:
-    assert judged(0, 0.0).note == ""
+    assert judged(0, 0.0).specifics is None
 
 
 def test_the_same_token_of_another_expert_is_another() -> None:

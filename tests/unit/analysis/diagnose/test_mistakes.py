@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.support.made_results import tensor
 from tests.unit.analysis.diagnose.test_examine import SHAPE, write
 from ttrace.analysis.diagnose.examine import Examiner, earlier, with_diagnoses
-from ttrace.analysis.diagnose.mistakes import diagnose
+from ttrace.analysis.diagnose.mistakes import diagnose, installed_guesses
 from ttrace.analysis.diagnose.suspect import Suspect
 from ttrace.core.blame import Diagnosis, Mistake
 from ttrace.core.evidence import Detail
@@ -181,3 +181,31 @@ def test_culprit_says_what_its_evidence_looks_like() -> None:
     (told,) = with_diagnoses(result.culprits, [replace(detail, diagnosis=sign)])
     assert told == replace(culprit, diagnosis=sign)
     assert with_diagnoses(result.culprits, [detail]) == result.culprits
+
+
+def test_another_package_adds_a_kind_of_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One function under an entry point; its diagnosis brings its sentence with it."""
+    (tmp_path / "clipping_guess.py").write_text(
+        "from ttrace.core.blame import Diagnosis\n"
+        "def clamped(suspect):\n"
+        "    if suspect.fits(suspect.found, suspect.expected.clamp(-1, 1)):\n"
+        "        yield Diagnosis(mistake='clamped', sentence='values beyond 1 are cut off')\n"
+    )
+    folder = tmp_path / "clipping_guess-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: clipping-guess\nVersion: 1.0\n")
+    points = "[ttrace.mistakes]\nclamped = clipping_guess:clamped\n"
+    (folder / "entry_points.txt").write_text(points)
+    clamped = suspect(noisy(WHOLE.clamp(-1, 1)))
+    assert diagnose(clamped) is None
+    monkeypatch.syspath_prepend(tmp_path)
+    installed_guesses.cache_clear()
+    try:
+        found = diagnose(clamped)
+        assert found == Diagnosis(mistake="clamped", sentence="values beyond 1 are cut off")
+        assert wording.diagnosis(found) == "values beyond 1 are cut off"
+        assert diagnose(suspect(noisy(-WHOLE))) == Diagnosis(mistake=Mistake.OPPOSITE_SIGN)
+    finally:
+        installed_guesses.cache_clear()

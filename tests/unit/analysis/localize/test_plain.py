@@ -10,6 +10,7 @@ import pytest
 
 from ttrace.analysis.localize import localize
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
+from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import TensorId
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.core.statistics import Statistics
@@ -61,7 +62,7 @@ def blame(
     step: int = 0,
     consumers: Mapping[str, tuple[str, ...]] | None = None,
     statistics: Mapping[str, Statistics] | None = None,
-    notes: Mapping[str, str] | None = None,
+    findings: Mapping[str, Finding] | None = None,
 ) -> tuple[Culprit, ...]:
     """The culprits of a step in which these tensors are wrong."""
     if isinstance(wrong, str):
@@ -73,7 +74,7 @@ def blame(
             order=order,
             statistics=(statistics or {}).get(name, ROUNDED),
             ratio=7.0 if name in wrong else 0.1,
-            note=(notes or {}).get(name, ""),
+            finding=(findings or {}).get(name),
         )
         for order, name in enumerate(STEP)
     ]
@@ -225,7 +226,7 @@ class TestMainGradients:
         return blame(
             all_of("main_grad"),
             statistics=dict(zip(self.names, map(gained, gains), strict=True)),
-            notes=dict.fromkeys(self.names, "a constant factor of 2"),
+            findings=dict.fromkeys(self.names, Finding.CONSTANT_FACTOR),
         )
 
     def test_with_a_common_factor_accuse_the_reduction(self) -> None:
@@ -353,8 +354,18 @@ class TestAbsentModules:
         ({}, "7 times its tolerance"),
         ({"ratio": 123456.0}, "1.23e+05 times its tolerance"),
         ({"ratio": float("inf")}, "far beyond its tolerance"),
-        ({"note": "a constant factor of 2"}, "7 times its tolerance, a constant factor of 2"),
-        ({"verdict": Verdict.CONFLICT, "note": "ranks 0 and 1"}, "conflict, ranks 0 and 1"),
+        (
+            {"finding": Finding.CONSTANT_FACTOR, "statistics": gained(2.0)},
+            "7 times its tolerance, a constant factor of 2",
+        ),
+        (
+            {
+                "verdict": Verdict.CONFLICT,
+                "finding": Finding.REPLICAS_DISAGREE,
+                "specifics": Specifics(ranks=(1,), other_ranks=(0, 2), relative_error=0.25),
+            },
+            "conflict, replicas on rank 1 and ranks 0, 2 disagree by 0.25 relative",
+        ),
         ({"verdict": Verdict.NONFINITE}, "nonfinite"),
     ],
 )

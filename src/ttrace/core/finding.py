@@ -1,0 +1,89 @@
+"""Findings: what is known of one tensor beside its verdict, and notes on a whole comparison.
+
+    Finding.CONSTANT_FACTOR     the statistics say which
+    Finding.REPLICAS_DISAGREE   Specifics(ranks=(1,), other_ranks=(0,), relative_error=0.3)
+    Note(topic=Topic.LOSS_SCALE, factor=2.0)
+
+Programs switch on the enums; the words for people are made from them in report/words.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ttrace.core.ids import TensorId
+
+
+class Finding(StrEnum):
+    """In what way a tensor is right or wrong, or why nothing can be said of it."""
+
+    # passes
+    EQUAL = "equal"
+    REPLICAS_ROUNDED = "replicas_rounded"  # replicas differ, by no more than rounding
+    # mismatch: the worst judgement and the statistics say how much and where
+    CONSTANT_FACTOR = "constant_factor"  # nearly all of the error is one
+    FACTOR = "factor"  # what is left beside it is rounding
+    AVERAGE_FACTOR = "average_factor"  # there is more beside it
+    SHIFT = "shift"
+    CHOICES = "choices"
+    PLACE = "place"  # a row, slice or element
+    NORM = "norm"
+    TOKENS_MOVED = "tokens_moved"
+    # conflict, nonfinite
+    REPLICAS_DISAGREE = "replicas_disagree"
+    RECOMPUTATION_DIFFERS = "recomputation_differs"
+    NONFINITE = "nonfinite"
+    # missing, extra, incomplete, shape; undecided where the run that lacks it had faults
+    ONLY_IN_REFERENCE = "only_in_reference"
+    ONLY_IN_CANDIDATE = "only_in_candidate"
+    NO_RANK_HOLDS = "no_rank_holds"
+    CANNOT_BE_ALIGNED = "cannot_be_aligned"
+    # undecided
+    REFERENCE_CANNOT_BE_ALIGNED = "reference_cannot_be_aligned"
+    REFERENCE_LACKS = "reference_lacks"
+    REFERENCE_NONFINITE = "reference_nonfinite"
+    NO_YARDSTICK = "no_yardstick"
+    # of an older result file, in words that are not known any more
+    TOLD = "told"
+
+
+class Topic(StrEnum):
+    """What a note is about."""
+
+    RUN = "run"  # told by the run that was recorded
+    ALIGNMENT = "alignment"  # told by the alignment
+    INFERRED_LAYOUTS = "inferred_layouts"
+    LOSS_SCALE = "loss_scale"
+    UNEQUAL_WEIGHTS = "unequal_weights"
+    DETERMINISTIC = "deterministic"
+    NOT_DETERMINISTIC = "not_deterministic"
+    NO_ROOT_CAUSE = "no_root_cause"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specifics:
+    """What a finding needs that no statistic holds; the fields of others stay empty."""
+
+    ranks: tuple[int, ...] = ()  # whose replica disagrees most
+    other_ranks: tuple[int, ...] = ()  # with theirs
+    relative_error: float = 0.0  # between them
+    moved: int = 0  # tokens that a router sent elsewhere
+    allowed_moves: float = 0.0  # as many as noise explains
+    gaps: tuple[str, ...] = ()  # the first parts that nobody holds
+    problem: str = ""  # why pieces do not fit together
+    fault: str = ""  # why the run that lacks it was not recorded whole
+    told: str = ""  # the words of an older result file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What one should know of the whole comparison."""
+
+    topic: Topic
+    text: str = ""  # of a run or of the alignment: as it was told
+    count: int = 0
+    total: int = 0
+    first: TensorId | None = None
+    factor: float | None = None
+    gains: tuple[float, ...] = ()
