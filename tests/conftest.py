@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from zoo.trials import Trials
 from zoo.workers import WorkerPool
 
 
@@ -13,6 +14,12 @@ def pool() -> Iterator[WorkerPool]:
     workers = WorkerPool(4)
     yield workers
     workers.close()
+
+
+@pytest.fixture(scope="session")
+def trials(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    """References and twins that several tests ask for are run once."""
+    return Trials(pool, tmp_path_factory.mktemp("trials"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,6 @@
-"""Runs all cases and writes docs/reference/bugs.md.
+"""Tries all bugs that need no other package, and writes docs/reference/bugs.md.
 
-$ python -m benchmarks.bugs [NAME ...]      (with names: those cases, and nothing is written)
+$ python -m benchmarks.bugs [NAME ...]      (with names: those bugs, and nothing is written)
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.bugs.catalogue import CASES, DEMO, PAIRS, SINGLE
-from benchmarks.bugs.flow import Outcome, run_case
 from benchmarks.bugs.table import Row, page
-from zoo.native.case import Case, Train
+from ttrace.report.wording import blamed, place
+from zoo.bug import Bug, Family
+from zoo.registry import bugs
+from zoo.trials import Trials
 from zoo.workers import WorkerPool
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bugs", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     names = parser.parse_args(arguments).names
-    sections = {"One bug": SINGLE, "Two bugs at once": PAIRS, "The demo's bugs": DEMO}
+    sections = {
+        "One bug": [bug for bug in bugs(Family.NATIVE) if not bug.together],
+        "Two bugs at once": [bug for bug in bugs(Family.NATIVE) if bug.together],
+        "The demo's bugs": list(bugs(Family.DEMO)),
+    }
     chosen = {
-        title: [case for case in cases if not names or case.name in names]
-        for title, cases in sections.items()
+        title: [bug for bug in listed if not names or bug.name in names]
+        for title, listed in sections.items()
     }
     rows = _run(chosen)
     text = page(rows)
@@ -45,37 +50,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(row.is_right for section in rows.values() for row in section) else 1
 
 
-def _run(sections: dict[str, list[Case]]) -> dict[str, list[Row]]:
+def _run(sections: dict[str, list[Bug]]) -> dict[str, list[Row]]:
     console = Console(stderr=True)
     rows: dict[str, list[Row]] = {title: [] for title in sections}
-    twins: dict[Train, Outcome] = {}  # cases of one family have the same
-    pool = _pool()
+    pool = _pool(max((bug.ranks for listed in sections.values() for bug in listed), default=1))
     try:
-        with Progress(console=console) as progress:
+        with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
+            trials = Trials(pool, Path(folder))
             task = progress.add_task("", total=sum(map(len, sections.values())))
-            for title, cases in sections.items():
-                for case in cases:
-                    progress.update(task, description=case.name)
-                    with tempfile.TemporaryDirectory() as folder:
-                        if case.train not in twins:
-                            twin = run_case(case, pool, Path(folder) / "twin", with_bugs=False)
-                            twins[case.train] = twin
-                        buggy = run_case(case, pool, Path(folder) / "bug", with_bugs=True)
-                        progress.advance(task)
-                    row = Row(case=case, buggy=buggy, twin=twins[case.train])
+            for title, listed in sections.items():
+                for bug in listed:
+                    progress.update(task, description=bug.name)
+                    row = Row(bug=bug, buggy=trials.bug(bug), twin=trials.twin(bug))
+                    progress.advance(task)
                     rows[title].append(row)
-                    answer = "right" if row.is_right else f"not {case.expected}"
-                    console.print(f"{case.name}: {buggy.named} {answer}, {buggy.seconds:.1f} s")
+                    console.print(_told(row))
     finally:
         pool.close()
     return {title: found for title, found in rows.items() if found}
 
 
-def _pool() -> WorkerPool:
+def _told(row: Row) -> str:
+    named = "; ".join(map(place, row.buggy.culprits))
+    answer = "right" if row.is_right else f"not {', '.join(map(blamed, row.bug.expected))}"
+    return f"{row.bug.name}: {named} {answer}, {row.buggy.seconds:.1f} s"
+
+
+def _pool(size: int) -> WorkerPool:
     """The tests' pool, made before torch starts threads: its processes are forked."""
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
-    return WorkerPool(max(case.world_size for case in CASES))
+    return WorkerPool(size)
 
 
 if __name__ == "__main__":

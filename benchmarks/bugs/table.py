@@ -1,4 +1,4 @@
-"""The page docs/reference/bugs.md: what TTrace said of every case."""
+"""The page docs/reference/bugs.md: what TTrace said of every bug."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.bugs.flow import Outcome
-from zoo.native.case import Case
+from ttrace.report.wording import place
+from zoo.bug import Bug
+from zoo.trials import Trial
 
 _HEAD = """# Bugs that TTrace was tried on
 
 Written by `make bench-bugs`. Each bug was a real one in a public framework, or stands for a family
-of them, re-created on native PyTorch in a few lines (`benchmarks/bugs`, `ttrace demo --list-bugs`).
+of them, re-created on native PyTorch in a few lines (`zoo/native`, `ttrace demo --list-bugs`).
 The reference is the same code on one process. Every bug has a correct twin, which must pass in the
-plain comparison and in the isolated one; cases of one layout share theirs.
+plain comparison and in the isolated one; bugs of one layout share theirs, and their reference.
 
 Named: what the isolated run says. Plain: whether the comparison without isolation finds that
 something is wrong. Error: the largest distance from the reference in units of its tolerance among
-the tensors that were blamed; `inf` where nothing may differ. Seconds: six runs and two comparisons
-on two shared cores.
+the tensors that were blamed; `inf` where nothing may differ. Seconds: both runs of the candidate
+and two comparisons on two shared cores; the first bug of a layout also makes the reference.
 """
 
 _SHOWN = 3  # places of a row; more than two were never planted
@@ -27,27 +28,21 @@ _SHOWN = 3  # places of a row; more than two were never planted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One case, with its bugs and without."""
+    """One bug and its twin."""
 
-    case: Case
-    buggy: Outcome
-    twin: Outcome
+    bug: Bug
+    buggy: Trial
+    twin: Trial
 
     @property
     def is_exact(self) -> bool:
         """The bugs named and nothing else, hidden from the norm where that is claimed."""
-        seen = self.buggy.is_seen_by_norm
-        return seen != self.case.is_hidden and sorted(self.buggy.named) == sorted(
-            self.case.expected
-        )
+        is_seen = self.buggy.is_seen_by_norm
+        return is_seen != self.bug.is_hidden and self.bug.is_named_by(self.buggy.named)
 
     @property
     def is_right(self) -> bool:
-        return self.is_exact and self.twin_is_silent
-
-    @property
-    def twin_is_silent(self) -> bool:
-        return self.twin.plain.exit_code == 0 and self.twin.isolated.exit_code == 0
+        return self.is_exact and self.twin.is_silent
 
 
 def page(sections: Mapping[str, Sequence[Row]]) -> str:
@@ -67,20 +62,20 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _line(row: Row) -> str:
-    places = [", ".join(place) for place in row.buggy.named] or ["nothing"]
+    places = [place(culprit) for culprit in row.buggy.culprits] or ["nothing"]
     more = [f"{len(places) - _SHOWN} more"] if len(places) > _SHOWN else []
     named = "; ".join(places[:_SHOWN] + more)
     plain = ("passes", "found", "undecided")[row.buggy.plain.exit_code]
     if plain == "found" and not row.buggy.is_seen_by_norm:
         plain = "found, not by a norm"
     cells = (
-        f"`{row.case.name}`: {row.case.title}",
-        row.case.origin,
-        row.case.layout,
+        f"`{row.bug.name}`: {row.bug.title}",
+        row.bug.origin,
+        row.bug.layout,
         named if row.is_exact else f"{named} (wrong)",
         plain,
         _size(row.buggy.largest_ratio),
-        "silent" if row.twin_is_silent else "ALARM",
+        "silent" if row.twin.is_silent else "ALARM",
         f"{row.buggy.seconds:.1f}",
     )
     return f"| {' | '.join(cells)} |"
@@ -91,10 +86,10 @@ def _size(ratio: float) -> str:
 
 
 def _summary(rows: Sequence[Row]) -> str:
-    bugs = sum(len(row.case.expected) for row in rows)
+    bugs = sum(len(row.bug.expected) for row in rows)
     window = sum(len(row.buggy.named) for row in rows) / bugs
     exact = sum(row.is_exact for row in rows)
-    silent = sum(row.twin_is_silent for row in rows)
+    silent = sum(row.twin.is_silent for row in rows)
     return (
         f"## Together\n\nExactly named: {exact} of {len(rows)} cases. Silent twins: {silent} of "
         f"{len(rows)}. Blame window (segments named per bug planted): {window:.2f}.\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ttrace.errors import UsageError
-from zoo.megatron.cpu import on_cpu
+from ttrace.lab.run import Function
+from zoo.bug import Family
+from zoo.megatron.training import alone, on_ranks
+from zoo.registry import bugs
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "TP2": (2, {"tp": 2}),
@@ -60,29 +63,34 @@ class Case:
 
     table: str  # layouts or bugs
     name: str
-    ranks: int
-    layout: dict[str, Any] = field(default_factory=dict)
+    reference: Function
+    candidate: Function
+    steps: int = 1
     bug: str = ""
 
 
 def all_cases() -> list[Case]:
-    with on_cpu():
-        from zoo.megatron.registry import all_bugs
-
-        bugs = all_bugs()
     layouts = [
         Case(
             table="layouts",
             name=f"{name} {'bf16' if bf16 else 'fp32'}",
-            ranks=ranks,
-            layout=layout | {"bf16": bf16},
+            reference=alone(layout | {"bf16": bf16}),
+            candidate=on_ranks(ranks, layout | {"bf16": bf16}),
+            steps=layout.get("steps", 1),
         )
         for name, (ranks, layout) in LAYOUTS.items()
         for bf16 in (False, True)
     ]
     return layouts + [
-        Case(table="bugs", name=b.name, ranks=b.ranks, layout=dict(b.layout), bug=b.name)
-        for b in bugs.values()
+        Case(
+            table="bugs",
+            name=bug.name,
+            reference=bug.reference,
+            candidate=bug.candidate,
+            steps=bug.steps,
+            bug=bug.name,
+        )
+        for bug in bugs(Family.MEGATRON)
     ]
 
 

@@ -11,35 +11,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks.megatron.cases import Case
-    from benchmarks.megatron.flow import Lab
+    from zoo.trials import Trials
 
-_LABS: list[Lab] = []  # of this process: its ranks live as long as it does
+_OWN: list[Trials] = []  # of this process: its ranks live as long as it does
 
 
 def perform(folder: str, case: Case) -> dict[str, Any]:
     """What was found, or the error that prevented it."""
     from benchmarks.megatron.cases import all_cases
+    from benchmarks.megatron.entries import entry
 
     try:
-        if not _LABS:
-            _LABS.append(_lab(Path(folder), max(case.ranks for case in all_cases())))
-        return _LABS[0].run(case)
+        if not _OWN:
+            ranks = max(case.candidate.ranks for case in all_cases())
+            _OWN.append(_trials(Path(folder), ranks))
+        return entry(case, _OWN[0])
     except Exception:  # noqa: BLE001  (other cases must go on)
-        for lab in _LABS:
-            lab.pool.close()
-        _LABS.clear()
+        for trials in _OWN:
+            trials.pool.close()
+        _OWN.clear()
         return {"error": traceback.format_exc()}
 
 
-def _lab(folder: Path, ranks: int) -> Lab:
+def _trials(folder: Path, ranks: int) -> Trials:
     import torch
 
-    from benchmarks.megatron.flow import Lab
+    from zoo.trials import Trials
     from zoo.workers import WorkerPool
 
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
-    return Lab(Path(tempfile.mkdtemp(dir=folder)), WorkerPool(ranks))
+    return Trials(WorkerPool(ranks), Path(tempfile.mkdtemp(dir=folder)))
 
 
 def quieten() -> None:

@@ -61,9 +61,8 @@ def bug_rows(entries: dict[str, Entry]) -> Iterator[str]:
             yield f"| {name} | | | not run: {_last(entry['error'])} | | | | | |"
             continue
         wrong = entry["bug"]
-        layout = " ".join(f"{k}={v}" for k, v in entry["layout"].items()) or "DP2"
         yield (
-            f"| {name} | {entry['source']} | {layout} | {_yes(found(entry))} "
+            f"| {name} | {entry['source']} | {entry['layout']} | {_yes(found(entry))} "
             f"| {named(entry)} | {_yes(exact(entry))} "
             f"| {float(wrong['evidence']):.3g} | {silent(entry['twin'])} | {wrong['seconds']:.0f} |"
         )
@@ -80,7 +79,7 @@ def together(layouts: dict[str, Entry], bugs: dict[str, Entry]) -> Iterator[str]
 
 
 def named(entry: Entry) -> str:
-    places = [f"{where}, {part}" for where, part, _ in entry["bug"]["named"]] or ["nothing"]
+    places = entry["bug"]["named"] or ["nothing"]
     more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
     return "; ".join(places[:_SHOWN]) + more
 
@@ -91,8 +90,7 @@ def found(entry: Entry) -> bool:
 
 def exact(entry: Entry) -> bool:
     """All that is itself wrong is named, and nothing else."""
-    places = [[where, part] for where, part, _ in entry["bug"]["named"]]
-    return sorted(places) == [list(place) for place in entry["expected"]]
+    return bool(entry["is_exact"])
 
 
 def verdict(entry: Entry) -> str:

@@ -1,6 +1,5 @@
 """Mistakes between modules and in autograd: named by isolation, and nothing else; twins pass."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-from tests.support.flow import Function, compare_and_isolate
-from tests.support.tracing import explain, places
-from zoo.workers import WorkerPool
+from tests.support.tracing import explain
+from ttrace.core.blame import Blame, Phase
+from ttrace.lab.run import Function
+from zoo.trials import Trials
 
 WIDTH, BATCH = 12, 8
 
@@ -82,24 +82,22 @@ def train(mistake: str = "") -> None:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "named"),
+    ("mistake", "blame"),
     [
-        ("doubled", [("blocks.1", "forward")]),
-        ("detached", [("blocks.1", "backward")]),
-        ("stale", [("blocks.1.up", "parameter gather")]),
+        ("doubled", Blame.of("blocks.1", phase=Phase.FORWARD)),
+        ("detached", Blame.of("blocks.1", phase=Phase.BACKWARD)),
+        ("stale", Blame.of("blocks.1.up", phase=Phase.PARAMETER_GATHER)),
     ],
 )
-def test_mistake_is_named(
-    mistake: str, named: list[tuple[str, str]], pool: WorkerPool, tmp_path: Path
-) -> None:
+def test_mistake_is_named(mistake: str, blame: Blame, trials: Trials) -> None:
     candidate = Function(train, ranks=2, arguments=(mistake,))
-    flow = compare_and_isolate(Function(train), candidate, tmp_path, pool, steps=3)
-    assert flow.plain.exit_code == 1
-    assert places(flow.isolated) == named, explain(flow.isolated)
+    trial = trials.run(Function(train), candidate, steps=3)
+    assert trial.plain.exit_code == 1
+    assert trial.named == (blame,), explain(trial.told)
 
 
-def test_correct_twin_passes(pool: WorkerPool, tmp_path: Path) -> None:
-    flow = compare_and_isolate(Function(train), Function(train, ranks=2), tmp_path, pool, steps=3)
-    for result in (flow.plain, flow.isolated):
+def test_correct_twin_passes(trials: Trials) -> None:
+    trial = trials.run(Function(train), Function(train, ranks=2), steps=3)
+    for result in trial.results:
         assert result.exit_code == 0, explain(result)
         assert not result.coverage.faults

@@ -11,8 +11,9 @@ from torch.nn.utils import clip_grad_norm_
 
 import ttrace
 from tests.support.capturing import record
-from tests.support.tracing import explain, places
-from ttrace.core.blame import Stage
+from tests.support.tracing import explain
+from ttrace.core.blame import Blame, Phase, Stage
+from zoo.trials import blames
 
 
 class WeightGradient(torch.autograd.Function):
@@ -79,30 +80,29 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "where", "part"),
+    ("mistake", "blame"),
     [
-        ({"weight_factor": 2.0}, "0", "weight gradient"),
-        ({"rescale": one_gradient_twice}, "2", "gradient reduction"),
-        ({"norm_of": slice(1)}, "gradient clipping", "grad norm"),
-        ({"max_norm": 0.06}, "gradient clipping", "clip"),
+        ({"weight_factor": 2.0}, Blame.of("0", phase=Phase.WEIGHT_GRADIENT)),
+        ({"rescale": one_gradient_twice}, Blame.of("2", phase=Phase.GRADIENT_REDUCTION)),
+        ({"norm_of": slice(1)}, Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM)),
+        ({"max_norm": 0.06}, Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP)),
         # Adam corrects its first step for the betas: no parameter shows these
-        ({"betas": (0.8, 0.99)}, "optimizer step", "state"),
-        ({"betas": (0.9, 0.98)}, "optimizer step", "state"),
-        ({"learning_rate": 0.11}, "optimizer step", "update"),
-        ({"momentum": 0.2}, "1", "buffer"),
+        ({"betas": (0.8, 0.99)}, Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE)),
+        ({"betas": (0.9, 0.98)}, Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE)),
+        ({"learning_rate": 0.11}, Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)),
+        ({"momentum": 0.2}, Blame.of("1", phase=Phase.BUFFER)),
     ],
 )
 def test_the_stage_of_a_mistake_is_named(
     mistake: dict[str, Any],
-    where: str,
-    part: str,
+    blame: Blame,
     references: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:
     plain, noisy = references
     result = ttrace.check(plain, train(tmp_path / "candidate", **mistake), perturbed=[noisy])
     assert result.exit_code == 1
-    assert places(result) == [(where, part)], explain(result)
+    assert blames(result) == (blame,), explain(result)
 
 
 def test_the_twin_of_all_passes(references: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """An annotation decides where a shape leaves open which dim is split."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +8,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import ttrace
-from tests.support.flow import Function, compare_and_isolate
 from tests.support.tracing import explain
 from ttrace.errors import UsageError
-from zoo.workers import WorkerPool
+from ttrace.lab.run import Function
+from zoo.trials import Trials
 
 WIDTH = 8
 
@@ -59,11 +58,11 @@ class EvenRows(ttrace.Split):
 
 
 @pytest.mark.parametrize(("annotated", "code"), [(True, 0), (False, 1)])
-def test_annotation_decides(annotated: bool, code: int, pool: WorkerPool, tmp_path: Path) -> None:
+def test_annotation_decides(annotated: bool, code: int, trials: Trials) -> None:
     reference = Function(train, arguments=(annotated,))
     candidate = Function(train, ranks=2, arguments=(annotated,))
-    flow = compare_and_isolate(reference, candidate, tmp_path, pool)
-    assert flow.plain.exit_code == code, explain(flow.plain)
+    result = trials.compare(reference, candidate)
+    assert result.exit_code == code, explain(result)
 
 
 def test_split_knows_its_layout() -> None:

@@ -1,6 +1,5 @@
 """Sequences split over ranks, by neighbours or zigzag, against one process."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-from tests.support.flow import Function, compare_and_isolate
-from tests.support.tracing import explain, places
-from zoo.workers import WorkerPool
+from tests.support.tracing import explain
+from ttrace.core.blame import Blame, Phase
+from ttrace.lab.run import Function
+from zoo.trials import Trials
 
 WIDTH, HEADS, VOCAB, BATCH, LENGTH = 16, 2, 48, 4, 16
 
@@ -129,27 +129,24 @@ def slice_of(whole: Tensor, cp: int, index: int, *, zigzag: bool) -> Tensor:
 @pytest.mark.parametrize(
     ("ranks", "cp", "zigzag"), [(2, 2, False), (2, 2, True), (4, 2, True), (4, 4, False)]
 )
-def test_context_parallel_passes(
-    ranks: int, cp: int, zigzag: bool, pool: WorkerPool, tmp_path: Path
-) -> None:
+def test_context_parallel_passes(ranks: int, cp: int, zigzag: bool, trials: Trials) -> None:
     candidate = Function(train, ranks=ranks, arguments=(cp, zigzag))
-    flow = compare_and_isolate(Function(train), candidate, tmp_path, pool)
-    for result in (flow.plain, flow.isolated):
+    trial = trials.run(Function(train), candidate)
+    for result in trial.results:
         assert result.exit_code == 0, explain(result)
         assert not result.coverage.faults
-    assert {result.verdict.value for result in flow.plain.tensors} == {"pass"}
+    assert {result.verdict.value for result in trial.plain.tensors} == {"pass"}
 
 
-def test_context_parallel_run_can_be_the_reference(pool: WorkerPool, tmp_path: Path) -> None:
+def test_context_parallel_run_can_be_the_reference(trials: Trials) -> None:
     reference = Function(train, ranks=2, arguments=(2, True))
-    flow = compare_and_isolate(reference, Function(train), tmp_path, pool)
-    for result in (flow.plain, flow.isolated):
+    trial = trials.run(reference, Function(train))
+    for result in trial.results:
         assert result.exit_code == 0, explain(result)
 
 
-def test_gradient_that_stays_on_its_rank_is_named(pool: WorkerPool, tmp_path: Path) -> None:
+def test_gradient_that_stays_on_its_rank_is_named(trials: Trials) -> None:
     candidate = Function(train, ranks=2, arguments=(2, True, True))
-    flow = compare_and_isolate(Function(train), candidate, tmp_path, pool)
-    assert flow.plain.exit_code == 1
-    named = places(flow.isolated)
-    assert named == [("layers.1", "backward")]
+    trial = trials.run(Function(train), candidate)
+    assert trial.plain.exit_code == 1
+    assert trial.named == (Blame.of("layers.1", phase=Phase.BACKWARD),)

@@ -6,19 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tracing import (
-    PARTS,
-    TrainConfig,
-    check,
-    explain,
-    places,
-    trace_here,
-    trace_in_pool,
-)
+from tests.support.tracing import TrainConfig, check, explain, trace_here, trace_in_pool
 from ttrace.analysis.check import check_isolated
 from ttrace.analysis.isolate import write_plans
+from ttrace.core.blame import Blame, Phase
 from ttrace.core.results import CheckResult
-from ttrace.demo.bugs import BUGS, Bug
+from ttrace.demo.bugs import BUGS, DemoBug
+from zoo.trials import blames
 from zoo.workers import WorkerPool
 
 LAYOUTS = {
@@ -93,11 +87,11 @@ def test_isolated_correct_candidate_passes(layout: str, dtype: str, isolate: Iso
         for bug in BUGS
     ],
 )
-def test_isolation_names_the_bug_and_nothing_else(bug: Bug, isolate: Isolated) -> None:
+def test_isolation_names_the_bug_and_nothing_else(bug: DemoBug, isolate: Isolated) -> None:
     config = TrainConfig(dp=2, tp=2, microbatches=2, bug=bug.name)
-    assert places(isolate(config)) == [(bug.culprit, PARTS[bug.where])]
+    assert blames(isolate(config)) == (bug.blame,)
 
 
 def test_isolation_names_the_bug_in_bfloat16(isolate: Isolated) -> None:
     config = TrainConfig(dp=2, tp=2, microbatches=2, dtype="bfloat16", bug="rope-positions")
-    assert places(isolate(config)) == [("layers.1.attention", "forward")]
+    assert blames(isolate(config)) == (Blame.of("layers.1.attention", phase=Phase.FORWARD),)

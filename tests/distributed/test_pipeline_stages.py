@@ -1,7 +1,6 @@
 """Pipelines of torch.distributed.pipelining against one process: schedules, and a planted bug."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +16,10 @@ from torch.distributed.pipelining import (
 from torch.nn import functional as F
 
 import ttrace
-from tests.support.flow import Function, compare_and_isolate
-from tests.support.tracing import explain, places
-from zoo.workers import WorkerPool
+from tests.support.tracing import explain
+from ttrace.core.blame import Blame, Phase
+from ttrace.lab.run import Function
+from zoo.trials import Trials
 
 WIDTH, VOCAB, LAYERS, BATCH, LENGTH, MICROBATCHES = 16, 32, 4, 8, 6, 4
 
@@ -119,22 +119,19 @@ def spoil(module: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("schedule", "stages_of_a_rank"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)]
 )
-def test_pipeline_passes(
-    schedule: str, stages_of_a_rank: int, pool: WorkerPool, tmp_path: Path
-) -> None:
+def test_pipeline_passes(schedule: str, stages_of_a_rank: int, trials: Trials) -> None:
     candidate = Function(train_pipeline, ranks=2, arguments=(schedule, stages_of_a_rank, False))
-    flow = compare_and_isolate(Function(train_whole), candidate, tmp_path, pool)
-    for result in (flow.plain, flow.isolated):
+    trial = trials.run(Function(train_whole), candidate)
+    for result in trial.results:
         assert result.exit_code == 0, explain(result)
         assert not result.coverage.faults
         assert not result.coverage.unfired
     # Nothing of the reference is left out, and nothing belongs to the pipeline alone.
-    assert {result.verdict.value for result in flow.plain.tensors} == {"pass"}
+    assert {result.verdict.value for result in trial.plain.tensors} == {"pass"}
 
 
-def test_bug_in_the_second_stage_is_named(pool: WorkerPool, tmp_path: Path) -> None:
+def test_bug_in_the_second_stage_is_named(trials: Trials) -> None:
     candidate = Function(train_pipeline, ranks=2, arguments=("1f1b", 1, True))
-    flow = compare_and_isolate(Function(train_whole), candidate, tmp_path, pool)
-    assert flow.plain.exit_code == 1
-    named = places(flow.isolated)
-    assert named == [("layers.2.up", "forward")]
+    trial = trials.run(Function(train_whole), candidate)
+    assert trial.plain.exit_code == 1
+    assert trial.named == (Blame.of("layers.2.up", phase=Phase.FORWARD),)

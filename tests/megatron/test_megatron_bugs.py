@@ -1,17 +1,11 @@
 """Bugs planted in the installed megatron-core: found, and the right place named."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from tests.support.tracing import places
-from ttrace.analysis.check import check
-from zoo.megatron.cpu import on_cpu
-from zoo.megatron.registry import BUGS, all_bugs
-from zoo.megatron.training import MODEL_FIELDS, isolate, trace
-from zoo.workers import WorkerPool
+from tests.support.tracing import explain
+from zoo.bug import Family
+from zoo.registry import bugs, find
+from zoo.trials import Trials, blames
 
 # One of each kind of place; `make bench-megatron` runs all of them and every correct twin.
 NAMES = (
@@ -28,41 +22,20 @@ NAMES = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def bugs() -> None:
-    with on_cpu():
-        all_bugs()
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_a_planted_bug_is_named(
-    name: str, pool: WorkerPool, references: Callable[..., Any], tmp_path: Path
-) -> None:
-    bug = BUGS[name]
-    model = {k: v for k, v in bug.layout.items() if k in MODEL_FIELDS}
-    reference, noisy = references(**model)
-    candidate = trace(pool, tmp_path / "candidate", bug.ranks, name, **bug.layout)
-
-    result = check(reference, candidate, perturbed=[noisy])
-
+def test_a_planted_bug_is_named(name: str, trials: Trials) -> None:
+    bug = find(name, Family.MEGATRON)
+    result = trials.compare(bug.reference, bug.candidate, steps=bug.steps)
     assert result.exit_code == 1
     assert result.culprits
-    assert set(places(result)) <= bug.expected
+    assert set(blames(result)) <= set(bug.expected), explain(result)
 
 
-def test_an_isolated_run_names_the_linear_inside_its_parent(
-    pool: WorkerPool, references: Callable[..., Any], tmp_path: Path
-) -> None:
-    bug = BUGS["input-gradient"]
-    candidate = trace(pool, tmp_path / "candidate", bug.ranks, bug.name, **bug.layout)
-
-    result = isolate(
-        pool, tmp_path, candidate, bug.ranks, dict(bug.layout), reference={}, bug=bug.name
-    )
-
-    assert set(places(result)) == bug.expected
+def test_an_isolated_run_names_the_linear_inside_its_parent(trials: Trials) -> None:
+    bug = find("input-gradient", Family.MEGATRON)
+    result = trials.isolate(bug.reference, bug.candidate)
+    assert bug.is_named_by(blames(result)), explain(result)
 
 
-def test_every_bug_says_where_it_was_real() -> None:
-    assert len([bug for bug in BUGS.values() if bug.in_paper]) == 14
-    assert all(bug.source and bug.expected for bug in BUGS.values())
+def test_the_bugs_of_the_paper_are_there() -> None:
+    assert len([bug for bug in bugs(Family.MEGATRON) if bug.in_paper]) == 14

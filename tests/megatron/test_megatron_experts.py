@@ -1,51 +1,35 @@
 """Bugs around experts: an isolated run gives them the reference's tokens, and names one place."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.tracing import explain, places
-from ttrace.core.results import CheckResult
-from zoo.megatron.training import isolate, trace
-from zoo.workers import WorkerPool
+from tests.support.tracing import explain
+from zoo.bug import Family
+from zoo.megatron.training import alone, changed, on_ranks
+from zoo.registry import find
+from zoo.trials import Trials, blames
 
 MODEL = {"experts": 4, "layers": 2, "microbatches": 2}
 LAYOUTS = [
-    pytest.param(MODEL | {"ep": 2}, id="ep2"),
-    pytest.param(
-        MODEL | {"tp": 2, "sp": True, "ep": 2, "etp": 1}, id="tp2-sp-ep2", marks=pytest.mark.slow
-    ),
+    pytest.param({"ep": 2}, id="ep2"),
+    pytest.param({"tp": 2, "sp": True, "ep": 2, "etp": 1}, id="tp2-sp-ep2", marks=pytest.mark.slow),
 ]
-EXPERT = "decoder.layers.1.mlp.experts.local_experts.1.linear_fc2"
-
-
-def isolated(pool: WorkerPool, folder: Path, layout: dict[str, Any], bug: str) -> CheckResult:
-    candidate = trace(pool, folder / "candidate", 2, bug, **layout)
-    return isolate(pool, folder, candidate, 2, layout, reference=MODEL, bug=bug)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("bug", "where", "part"),
-    [
-        ("expert-forward", EXPERT, "forward"),
-        ("expert-backward", EXPERT, "backward"),
-        ("router-choice", "decoder.layers.1.mlp.router", "forward"),
-        ("dispatcher-order", "decoder.layers.1.mlp", "forward"),
-    ],
+    "name", ["expert-forward", "expert-backward", "router-choice", "dispatcher-order"]
 )
-def test_one_place_is_named(
-    bug: str, where: str, part: str, layout: dict[str, Any], pool: WorkerPool, tmp_path: Path
-) -> None:
-    result = isolated(pool, tmp_path, layout, bug)
-    assert places(result) == [(where, part)], explain(result)
+def test_one_place_is_named(name: str, layout: dict[str, Any], trials: Trials) -> None:
+    bug = find(name, Family.MEGATRON)
+    result = trials.isolate(bug.reference, changed(bug.candidate, **layout))
+    assert len(bug.expected) == 1
+    assert bug.is_named_by(blames(result)), explain(result)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_correct_experts_are_silent(
-    layout: dict[str, Any], pool: WorkerPool, tmp_path: Path
-) -> None:
-    result = isolated(pool, tmp_path, layout, "")
+def test_correct_experts_are_silent(layout: dict[str, Any], trials: Trials) -> None:
+    result = trials.isolate(alone(MODEL), on_ranks(2, MODEL | layout))
     assert result.exit_code == 0, explain(result)
     assert not result.coverage.faults

@@ -1,16 +1,13 @@
 """Megatron-Core in several layouts against one process: the whole step, and no alarm."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.tracing import explain
-from ttrace.analysis.check import check
 from ttrace.core.ids import Kind
-from zoo.megatron.training import MODEL_FIELDS, trace
-from zoo.workers import WorkerPool
+from zoo.megatron.training import alone, on_ranks
+from zoo.trials import Trials
 
 # The rest of the matrix is run by `make bench-megatron`.
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -29,14 +26,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_correct_layout_is_equivalent(
-    name: str, pool: WorkerPool, references: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_correct_layout_is_equivalent(name: str, trials: Trials) -> None:
     ranks, layout = LAYOUTS[name]
-    reference, noisy = references(**{k: v for k, v in layout.items() if k in MODEL_FIELDS})
-    candidate = trace(pool, tmp_path / "candidate", ranks, **layout)
 
-    result = check(reference, candidate, perturbed=[noisy])
+    result = trials.compare(alone(layout), on_ranks(ranks, layout))
 
     assert result.exit_code == 0, explain(result)
     judged = {found.id.kind for found in result.tensors}

@@ -6,18 +6,22 @@ from typing import Any
 
 import pytest
 
+from ttrace.capture.settings import Settings
 from ttrace.core.ids import Kind
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.run import Run
 from ttrace.trace.reader import Trace
-from zoo.megatron.training import trace
+from zoo.megatron.training import on_ranks
 from zoo.workers import WorkerPool
 
 Calls = dict[str, set[tuple[int, int]]]  # module -> rank and microbatch of its records
 
 
 def calls(pool: WorkerPool, folder: Path, kind: Kind, **layout: Any) -> Calls:
-    traced = Trace.open(trace(pool, folder, 2, **layout))
+    run = Run(name="candidate", work=on_ranks(2, layout), settings=Settings(folder=folder))
+    LocalExecutor(pool)(run)
     found: Calls = defaultdict(set)
-    for records in traced.by_id().values():
+    for records in Trace.open(folder).by_id().values():
         for record in records:
             if record.id.kind is kind:
                 found[record.id.module].add((record.rank, record.microbatch))

@@ -1,16 +1,15 @@
 """Layouts against the model's own sharded_state_dict, and modules that no table knows."""
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.tracing import explain
-from ttrace.analysis.check import check
 from ttrace.core.finding import Topic
 from ttrace.core.ids import Kind
-from zoo.megatron.training import trace, trace_reference
+from zoo.megatron.training import alone, on_ranks
+from zoo.trials import Trials
 from zoo.workers import WorkerPool
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -77,18 +76,16 @@ def test_a_module_that_shards_its_checkpoint_otherwise_is_noted(pool: WorkerPool
         assert all(linear in note for note in notes)
 
 
-@pytest.mark.parametrize("bug", ["own-module", "own-module-told"])
+@pytest.mark.parametrize("own", ["own_module", "own_module_told"])
 def test_a_module_of_the_users_own_is_laid_out_by_shape_or_as_it_says(
-    bug: str, pool: WorkerPool, tmp_path: Path
+    own: str, trials: Trials
 ) -> None:
-    model: dict[str, Any] = {"layers": 2, "microbatches": 2, "bug": bug}
-    reference, noisy = trace_reference(pool, tmp_path, **model)
-    candidate = trace(pool, tmp_path / "candidate", 2, tp=2, **model)
+    model, planted = {"layers": 2, "microbatches": 2}, f"zoo.megatron.own_modules:{own}"
 
-    result = check(reference, candidate, perturbed=[noisy])
+    result = trials.compare(alone(model, planted), on_ranks(2, model | {"tp": 2}, planted))
 
     assert result.exit_code == 0, explain(result)
-    own = {r.id.slot: r.shape for r in result.tensors if r.id.kind is Kind.MAIN_GRAD}
-    assert (own["up"], own["down"]) == ((64, 32), (32, 64))
+    shapes = {r.id.slot: r.shape for r in result.tensors if r.id.kind is Kind.MAIN_GRAD}
+    assert (shapes["up"], shapes["down"]) == ((64, 32), (32, 64))
     inferred = [note for note in result.notes if note.topic is Topic.INFERRED_LAYOUTS]
-    assert len(inferred) == int(bug == "own-module")
+    assert len(inferred) == int(own == "own_module")

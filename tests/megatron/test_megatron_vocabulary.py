@@ -1,18 +1,18 @@
 """The vocabulary is padded to another size in each run: what both have is compared."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.tracing import explain, places
-from ttrace.analysis.check import check
+from tests.support.tracing import explain
 from ttrace.core.ids import Kind
-from zoo.megatron.training import isolate, trace, trace_reference
-from zoo.workers import WorkerPool
+from zoo.bug import Family
+from zoo.megatron.training import alone, on_ranks
+from zoo.registry import find
+from zoo.trials import Trials, blames
 
 SMALL: dict[str, Any] = {"layers": 2, "microbatches": 2}
-REFERENCE = SMALL | {"bug": "twin:loud-tokens"}
+MASKED = "zoo.megatron.special:mask_padding"
 WIDE = {"embedding.word_embeddings", "output_layer"}
 
 
@@ -22,13 +22,11 @@ WIDE = {"embedding.word_embeddings", "output_layer"}
     ids=["tp2", "zero1-untied"],
 )
 def test_padding_beyond_the_shorter_vocabulary_is_left_out(
-    layout: dict[str, Any], pool: WorkerPool, tmp_path: Path
+    layout: dict[str, Any], trials: Trials
 ) -> None:
-    model = REFERENCE | ({"untied": True} if "untied" in layout else {})
-    reference, noisy = trace_reference(pool, tmp_path, **model)
-    candidate = trace(pool, tmp_path / "candidate", 2, **(model | layout))
+    whole = SMALL | layout
 
-    result = check(reference, candidate, perturbed=[noisy])
+    result = trials.compare(alone(whole, MASKED), on_ranks(2, whole, MASKED))
 
     assert result.exit_code == 0, explain(result)
     shapes = {r.id.kind: r.shape for r in result.tensors if r.id.module in WIDE}
@@ -38,13 +36,9 @@ def test_padding_beyond_the_shorter_vocabulary_is_left_out(
     assert any("the first 64 are compared" in note.text for note in result.notes)
 
 
-@pytest.mark.parametrize("bug", ["loud-tokens", "twin:loud-tokens"])
-def test_an_isolated_run_leaves_padding_as_it_is(
-    bug: str, pool: WorkerPool, tmp_path: Path
-) -> None:
-    layout = SMALL | {"tp": 2, "padded": 128}
-    candidate = trace(pool, tmp_path / "candidate", 2, bug, **layout)
-    result = isolate(pool, tmp_path, candidate, 2, layout, reference=REFERENCE, bug=bug)
-    expected = [("embedding.word_embeddings", "forward")] if bug == "loud-tokens" else []
-    assert places(result) == expected, explain(result)
-    assert result.exit_code == len(expected)
+def test_an_isolated_run_leaves_padding_as_it_is(trials: Trials) -> None:
+    bug = find("loud-tokens", Family.MEGATRON)
+    wrong = trials.isolate(bug.reference, bug.candidate)
+    assert bug.is_named_by(blames(wrong)), explain(wrong)
+    twin = trials.isolate(bug.reference, bug.twin)
+    assert twin.exit_code == 0, explain(twin)

@@ -14,17 +14,6 @@ from ttrace.demo.train import TrainConfig, prepare_process, train
 from ttrace.report import view, wording
 from zoo.workers import WorkerPool
 
-# What a report calls the part that a demo bug spoils.
-PARTS = {
-    "forward": "forward",
-    "backward": "backward",
-    "reduction": "gradient reduction",
-    "main_grad": "main gradient",
-    "grad_norm": "grad norm",
-    "state": "state",
-    "update": "update",
-}
-
 
 def trace_here(
     config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any
@@ -64,9 +53,4 @@ def explain(result: CheckResult) -> str:
     return "\n".join([*named, *first[:5]])
 
 
-def places(result: CheckResult) -> list[tuple[str, str]]:
-    """Whom a result blames, as a report words it."""
-    return [(wording.where(culprit), wording.phase(culprit)) for culprit in result.culprits]
-
-
-__all__ = ["PARTS", "TrainConfig", "check", "explain", "places", "trace_here", "trace_in_pool"]
+__all__ = ["TrainConfig", "check", "explain", "trace_here", "trace_in_pool"]

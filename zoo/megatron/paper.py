@@ -18,14 +18,16 @@ from megatron.core.tensor_parallel.mappings import reduce_from_tensor_model_para
 from megatron.core.transformer import transformer_block, transformer_layer
 from megatron.core.transformer.transformer_block import TransformerBlock
 
+from ttrace.core.blame import Blame, Phase, Stage
+from zoo.bug import each
 from zoo.megatron import modules as megatron_modules
-from zoo.megatron.registry import bug, once_built, replace, wrap
+from zoo.megatron.plant import bug, once_built, replace, wrap
 
 _LINEAR = "decoder.layers.1.mlp.linear_fc1"
 _E4M3_MAX = 448.0  # the format's largest number
 
 
-@bug("slapo#80", 2, "embedding.word_embeddings", "forward", in_paper=True, tp=2)
+@bug("slapo#80", 2, Blame.of("embedding.word_embeddings", phase=Phase.FORWARD), in_paper=True, tp=2)
 def embedding_mask(stack: ExitStack) -> None:
     """The output's mask is made from ids that were masked already: foreign tokens keep row 0."""
 
@@ -39,7 +41,13 @@ def embedding_mask(stack: ExitStack) -> None:
     replace(stack, VocabParallelEmbedding, "forward", forward)
 
 
-@bug("Megatron-LM fc2c81d3a6", 1, "decoder", "forward", in_paper=True, recompute="full")
+@bug(
+    "Megatron-LM fc2c81d3a6",
+    1,
+    Blame.of("decoder", phase=Phase.FORWARD),
+    in_paper=True,
+    recompute="full",
+)
 def recompute_input(stack: ExitStack) -> None:
     """Every layer of a recomputed chunk gets the chunk's input."""
 
@@ -73,13 +81,24 @@ def recompute_input(stack: ExitStack) -> None:
     wrap(stack, TransformerBlock, "_checkpointed_forward", around)
 
 
-@bug("Megatron-LM#906", 2, "gradient reduction", "main gradient", in_paper=True, cp=2)
+@bug(
+    "Megatron-LM#906",
+    2,
+    Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
+    in_paper=True,
+    cp=2,
+)
 def context_loss_scale(stack: ExitStack) -> None:
     """Gradients are scaled by 1/dp instead of 1/(dp cp)."""
     once_built(stack, lambda ddp, _: _scale_buckets(ddp, ddp.dp_cp_group.size()))
 
 
-@bug("family of Megatron-LM#906", 2, "gradient reduction", "main gradient", in_paper=True)
+@bug(
+    "family of Megatron-LM#906",
+    2,
+    Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
+    in_paper=True,
+)
 def data_loss_scale(stack: ExitStack) -> None:
     """Gradients are summed over data-parallel ranks, not averaged."""
     once_built(stack, lambda ddp, _: _scale_buckets(ddp, ddp.dp_cp_group.size()))
@@ -94,8 +113,7 @@ def _scale_buckets(ddp: Any, factor: float) -> None:
 @bug(
     "Megatron-LM#656, #844",
     4,
-    "embedding.word_embeddings",
-    "gradient reduction",
+    Blame.of("embedding.word_embeddings", phase=Phase.GRADIENT_REDUCTION),
     in_paper=True,
     pp=2,
     zero1=True,
@@ -113,8 +131,7 @@ def finalize_module() -> Any:
 @bug(
     "Megatron-LM#663, #950",
     2,
-    "output_layer",
-    "update",
+    Blame.of("output_layer", phase=Phase.UPDATE),
     in_paper=True,
     zero1=True,
     overlap=True,
@@ -138,8 +155,7 @@ def _uneven(stack: ExitStack) -> None:
 @bug(
     "Megatron-LM#1304",
     3,
-    "decoder.layers.3",
-    "missing",
+    Blame.of("decoder.layers.3", phase=Phase.MISSING),
     in_paper=True,
     twin=_uneven,
     pp=3,
@@ -195,8 +211,7 @@ def _fp8_over_tensor_parallel(stack: ExitStack) -> None:
 @bug(
     "Megatron-LM#442, fix 588ef65812",
     2,
-    _LINEAR,
-    "forward",
+    Blame.of(_LINEAR, phase=Phase.FORWARD),
     in_paper=True,
     twin=_fp8_over_tensor_parallel,
     twin_in_reference=True,
@@ -208,7 +223,7 @@ def fp8_amax_group(stack: ExitStack) -> None:
     _fp8_input(stack, parallel_state.get_data_parallel_group)
 
 
-@bug("family of torchtitan#1878", 2, _LINEAR, "backward", in_paper=True, tp=2)
+@bug("family of torchtitan#1878", 2, Blame.of(_LINEAR, phase=Phase.BACKWARD), in_paper=True, tp=2)
 def input_gradient(stack: ExitStack) -> None:
     """A column-parallel layer does not sum the gradient of its input."""
 
@@ -233,8 +248,7 @@ def unmark(stack: ExitStack, *endings: str) -> None:
 @bug(
     "Megatron-LM#599, #619",
     2,
-    "decoder.layers.1.mlp.router",
-    "gradient reduction",
+    Blame.of("decoder.layers.1.mlp.router", phase=Phase.GRADIENT_REDUCTION),
     in_paper=True,
     tp=2,
     sp=True,
@@ -248,8 +262,7 @@ def router_sync(stack: ExitStack) -> None:
 @bug(
     "Megatron-LM#1446, TransformerEngine#1528",
     2,
-    "decoder.final_layernorm",
-    "gradient reduction",
+    Blame.of("decoder.final_layernorm", phase=Phase.GRADIENT_REDUCTION),
     in_paper=True,
     tp=2,
     sp=True,
@@ -288,8 +301,7 @@ def _restored_scale(stack: ExitStack) -> None:
 @bug(
     "TransformerEngine#738, #1723",
     1,
-    _LINEAR,
-    "forward",
+    Blame.of(_LINEAR, phase=Phase.FORWARD),
     in_paper=True,
     twin=_restored_scale,
     twin_in_reference=True,
@@ -303,8 +315,10 @@ def fp8_recompute(stack: ExitStack) -> None:
 @bug(
     "Megatron-LM#1464, TransformerEngine#1557",
     2,
-    tuple(f"decoder.layers.{number}.self_attention.core_attention" for number in (3, 2, 1, 0)),
-    "backward",
+    *each(
+        (f"decoder.layers.{number}.self_attention.core_attention" for number in (3, 2, 1, 0)),
+        Phase.BACKWARD,
+    ),
     in_paper=True,
     cp=2,
 )
@@ -321,8 +335,7 @@ def context_attention_gradient(stack: ExitStack) -> None:
 @bug(
     "Megatron-LM#1528, TransformerEngine#1677",
     4,
-    "decoder.final_layernorm",
-    "gradient reduction",
+    Blame.of("decoder.final_layernorm", phase=Phase.GRADIENT_REDUCTION),
     in_paper=True,
     tp=2,
     sp=True,

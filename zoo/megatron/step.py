@@ -10,14 +10,15 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import optimizer as megatron_optimizer
 from megatron.core.pipeline_parallel import schedules
 
+from ttrace.core.blame import Blame, Phase, Stage
+from zoo.bug import each
 from zoo.megatron.paper import unmark
-from zoo.megatron.registry import bug, once_built, replace, wrap
+from zoo.megatron.plant import bug, once_built, replace, wrap
 
 _LAYERS = tuple(f"decoder.layers.{number}" for number in range(4))
 _NORMS = tuple(
     f"{layer}.{norm}" for layer in _LAYERS for norm in ("input_layernorm", "pre_mlp_layernorm")
 )
-_REDUCTION = "gradient reduction"
 
 _EXPERTS = tuple(
     f"{layer}.mlp.experts.local_experts.{expert}.{linear}"
@@ -27,7 +28,13 @@ _EXPERTS = tuple(
 )
 
 
-@bug("torchtitan#1551, Megatron-LM 4f8974a400", 2, _EXPERTS, _REDUCTION, ep=2, experts=4)
+@bug(
+    "torchtitan#1551, Megatron-LM 4f8974a400",
+    2,
+    *each(_EXPERTS, Phase.GRADIENT_REDUCTION),
+    ep=2,
+    experts=4,
+)
 def expert_gradient_scale(stack: ExitStack) -> None:
     """Gradients of experts are divided by the wrong number of ranks."""
 
@@ -39,13 +46,13 @@ def expert_gradient_scale(stack: ExitStack) -> None:
     once_built(stack, change)
 
 
-@bug("Megatron-LM 20b7a5489d", 2, _NORMS, _REDUCTION, tp=2, sp=True)
+@bug("Megatron-LM 20b7a5489d", 2, *each(_NORMS, Phase.GRADIENT_REDUCTION), tp=2, sp=True)
 def norms_unmarked(stack: ExitStack) -> None:
     """No norm of a layer says that its gradient is to be summed over tensor parallel."""
     unmark(stack, "input_layernorm", "pre_mlp_layernorm")
 
 
-@bug("VeOmni#1059, verl#7493", 2, "gradient reduction", "main gradient", cp=2)
+@bug("VeOmni#1059, verl#7493", 2, Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT), cp=2)
 def reduced_without_context(stack: ExitStack) -> None:
     """Gradients are reduced over data-parallel ranks without those that split the sequence."""
 
@@ -57,14 +64,14 @@ def reduced_without_context(stack: ExitStack) -> None:
     once_built(stack, change)
 
 
-@bug("pytorch#104336", 2, "gradient reduction", "main gradient")
+@bug("pytorch#104336", 2, Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT))
 def no_reduction(stack: ExitStack) -> None:
     """Gradients stay those of each data-parallel rank."""
     replace(stack, DistributedDataParallel, "finish_grad_sync", lambda *_, **__: None)
 
 
 # Counted twice before ranks are added: the reduction is right.
-@bug("torchtitan#3174", 2, "embedding.word_embeddings", "gradient accumulation")
+@bug("torchtitan#3174", 2, Blame.of("embedding.word_embeddings", phase=Phase.GRADIENT_ACCUMULATION))
 def tied_gradient_twice(stack: ExitStack) -> None:
     """The gradient of a tied parameter is counted once for every name it has."""
 
@@ -76,7 +83,11 @@ def tied_gradient_twice(stack: ExitStack) -> None:
 
 
 # Every gradient of a microbatch is right, and so is the sum over ranks.
-@bug("Megatron-LM#6624, TransformerEngine#1618", 2, "gradient accumulation", "main gradient")
+@bug(
+    "Megatron-LM#6624, TransformerEngine#1618",
+    2,
+    Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
+)
 def low_precision_accumulation(stack: ExitStack) -> None:
     """Gradients are rounded to bf16 before they are accumulated in fp32."""
 
@@ -93,7 +104,7 @@ def low_precision_accumulation(stack: ExitStack) -> None:
     wrap(stack, DistributedDataParallel, "_make_backward_post_hook", hook)
 
 
-@bug("DeepSpeed#7981, Fast-LLM#550", 1, "gradient accumulation", "main gradient")
+@bug("DeepSpeed#7981, Fast-LLM#550", 1, Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT))
 def last_microbatch_only(stack: ExitStack) -> None:
     """Each microbatch overwrites the gradients of those before it."""
 
@@ -109,7 +120,7 @@ def last_microbatch_only(stack: ExitStack) -> None:
     wrap(stack, DistributedDataParallel, "_make_backward_post_hook", hook)
 
 
-@bug("DeepSpeed#5411", 2, "gradient clipping", "grad norm", tp=2)
+@bug("DeepSpeed#5411", 2, Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM), tp=2)
 def norm_counts_one_rank(stack: ExitStack) -> None:
     """No parameter says that it is split: the norm counts those of the first rank only."""
 
@@ -121,7 +132,7 @@ def norm_counts_one_rank(stack: ExitStack) -> None:
     once_built(stack, change)
 
 
-@bug("ROCm TransformerEngine#715", 2, "gradient clipping", "grad norm", tp=2)
+@bug("ROCm TransformerEngine#715", 2, Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM), tp=2)
 def norm_counts_replicas(stack: ExitStack) -> None:
     """Parameters that every rank holds whole say that they are split: they count twice."""
 
@@ -148,23 +159,36 @@ def _alone() -> Any:
     return parallel_state.get_context_parallel_group()
 
 
-@bug("torchtitan#596, #649", 2, "gradient clipping", "grad norm", pp=2)
+@bug("torchtitan#596, #649", 2, Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM), pp=2)
 def norm_of_one_stage(stack: ExitStack) -> None:
+    """Each pipeline stage clips by the norm of its own gradients."""
     _norm_without(stack)
 
 
-@bug("RLinf#1558, pytorch#170862", 2, "gradient clipping", "grad norm", zero1=True)
+@bug(
+    "RLinf#1558, pytorch#170862",
+    2,
+    Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),
+    zero1=True,
+)
 def norm_of_one_shard(stack: ExitStack) -> None:
+    """Each rank clips by the norm of its own shard of the gradients."""
     _norm_without(stack)
 
 
-@bug("DeepSpeed#1801", 2, "gradient clipping", "grad norm", tp=2)
+@bug("DeepSpeed#1801", 2, Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM), tp=2)
 def norm_of_one_tensor_rank(stack: ExitStack) -> None:
     """Each rank clips by a norm of its own: replicated parameters drift apart."""
     _norm_without(stack)
 
 
-@bug("DeepSpeed#1264", 4, "gradient accumulation", "main gradient", pp=2, zero1=True)
+@bug(
+    "DeepSpeed#1264",
+    4,
+    Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
+    pp=2,
+    zero1=True,
+)
 def reduced_too_early(stack: ExitStack) -> None:
     """Gradients are reduced after the first microbatch; later ones are added on each rank alone.
 
@@ -189,7 +213,7 @@ def reduced_too_early(stack: ExitStack) -> None:
     wrap(stack, schedules, "backward_step", backward)
 
 
-@bug("Megatron-LM#6336", 2, "optimizer step", "update", bf16=True)
+@bug("Megatron-LM#6336", 2, Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE), bf16=True)
 def model_not_updated(stack: ExitStack) -> None:
     """The optimizer's fp32 copies are updated, the bf16 parameters of the model are not."""
     owner = megatron_optimizer.Float16OptimizerWithFloat16Params

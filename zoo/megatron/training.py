@@ -1,20 +1,23 @@
-"""The example's Megatron training, traced, in this process or in a pool of ranks."""
+"""The example's Megatron training on CPU ranks, as functions that an experiment runs.
+
+    alone(layout)                   the reference: the same model in one process
+    on_ranks(4, layout, planted)    spread over ranks, with a bug named "module:function"
+
+A layout is fields of the example's gpt.Layout.
+"""
+
+from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pkgutil import resolve_name
 from typing import Any
 
-from ttrace.capture.settings import Settings
-from ttrace.core.results import CheckResult
-from ttrace.lab.experiment import Experiment
-from ttrace.lab.functions import TASK_SECONDS
-from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function
-from zoo.workers import WorkerPool
 
 # What the reference must have in common with a layout; all else says how it is spread.
-MODEL_FIELDS = frozenset(
+_OF_MODEL = frozenset(
     {
         *("bf16", "experts", "groups", "layers", "microbatches", "mtp", "per_token", "steps"),
         *("untied", "z_loss"),
@@ -22,78 +25,41 @@ MODEL_FIELDS = frozenset(
 )
 
 
-def trace(pool: WorkerPool, folder: Path, ranks: int = 1, bug: str = "", **layout: Any) -> Path:
-    """One traced run in a layout, with a planted bug if one is named."""
-    return _trace(pool, Settings(folder=folder, steps=layout.get("steps", 1)), ranks, bug, layout)
+def on_ranks(ranks: int, layout: Mapping[str, Any], planted: str = "") -> Function:
+    fields = tuple(sorted(layout.items()))
+    return Function(train_rank, ranks=ranks, arguments=(fields, planted))
 
 
-def trace_reference(
-    pool: WorkerPool, folder: Path, bug: str = "", **layout: Any
-) -> tuple[Path, Path]:
-    """The same training in one process, and once more with noise, each with what is planted."""
-    noise = Settings(folder=folder / "noisy", steps=layout.get("steps", 1), noise_seed=1)
-    reference = trace(pool, folder / "reference", bug=bug, **layout)
-    return reference, _trace(pool, noise, 1, bug, layout)
+def alone(layout: Mapping[str, Any], planted: str = "") -> Function:
+    """One process with the model of this layout."""
+    model = {name: value for name, value in layout.items() if name in _OF_MODEL}
+    return on_ranks(1, model, planted)
 
 
-def _trace(
-    pool: WorkerPool, settings: Settings, ranks: int, bug: str, layout: dict[str, Any]
-) -> Path:
-    pool.run(ranks, train_rank, layout, bug, environment=settings.to_environment())
-    return settings.folder
+def changed(function: Function, **layout: Any) -> Function:
+    """The same training, and the same bug, with other fields of its layout."""
+    fields, planted = function.arguments
+    return on_ranks(function.ranks, dict(fields) | layout, planted)
 
 
-def train_rank(fields: dict[str, Any], bug: str) -> None:
+def train_rank(fields: tuple[tuple[str, Any], ...], planted: str) -> None:
+    """Everything one rank does."""
     import torch.distributed as dist
 
     warnings.simplefilter("ignore")  # that Transformer Engine and Apex are not installed
     from zoo.megatron.cpu import on_cpu
 
-    with on_cpu():
+    with on_cpu(), ExitStack() as stack:
         import gpt
         import train_traced
         from megatron.core import parallel_state
 
-        layout = gpt.Layout(**fields)
-        with planted(bug):
-            gpt.initialise(layout)
-            try:
-                train_traced.train(layout)
-                dist.barrier()
-            finally:
-                parallel_state.destroy_model_parallel()
-
-
-def planted(bug: str) -> Any:
-    if not bug:
-        return nullcontext()
-    from zoo.megatron import planted as megatron_planted  # noqa: F401  (those of the tests' own)
-    from zoo.megatron import registry as megatron_bugs
-
-    return megatron_bugs.planted(bug)
-
-
-def isolate(
-    pool: WorkerPool,
-    folder: Path,
-    candidate: Path,
-    ranks: int,
-    layout: dict[str, Any],
-    *,
-    reference: dict[str, Any],
-    bug: str,
-) -> CheckResult:
-    """The candidate once more, every module given the reference's values.
-
-    A bug of the reference stands among its fields, as `trace` takes them.
-    """
-    fields = {name: value for name, value in reference.items() if name != "bug"}
-    experiment = Experiment(
-        reference=Function(train_rank, arguments=(fields, reference.get("bug", ""))),
-        candidate=Function(train_rank, ranks=ranks, arguments=(layout, bug)),
-        folder=folder,
-        steps=layout.get("steps", 1),
-        timeout_seconds=TASK_SECONDS,
-        execute=LocalExecutor(pool),
-    )
-    return experiment.isolate(candidate=candidate)
+        layout = gpt.Layout(**dict(fields))
+        if planted:
+            resolve_name(planted)(stack)
+        gpt.initialise(layout)
+        try:
+            train_traced.train(layout)
+            dist.barrier()
+        finally:
+            parallel_state.destroy_model_parallel()

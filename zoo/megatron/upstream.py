@@ -17,17 +17,19 @@ from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
+from ttrace.core.blame import Blame, Phase, Stage
+from zoo.bug import each
 from zoo.megatron import modules as megatron_modules
-from zoo.megatron.registry import bug, once_built, replace, wrap
+from zoo.megatron.plant import bug, once_built, replace, wrap
 
 _LAYERS = tuple(f"decoder.layers.{number}" for number in range(4))
 _ROUTERS = tuple(f"{layer}.mlp.router" for layer in _LAYERS)
-_OF_EMBEDDING = (("embedding.word_embeddings", "weight gradient"),)
+_OF_EMBEDDING = (Blame.of("embedding.word_embeddings", phase=Phase.WEIGHT_GRADIENT),)
 _ROW = "decoder.layers.1.mlp.linear_fc2"
 
 
 # The auxiliary loss itself is right; the router adds its gradient in backward, scaled.
-@bug("Megatron-LM#2237", 2, _ROUTERS, "backward", cp=2, experts=4)
+@bug("Megatron-LM#2237", 2, *each(_ROUTERS, Phase.BACKWARD), cp=2, experts=4)
 def auxiliary_loss_context(stack: ExitStack) -> None:
     """The auxiliary loss is not multiplied by the context-parallel size, as the main loss is."""
 
@@ -39,7 +41,7 @@ def auxiliary_loss_context(stack: ExitStack) -> None:
 
 
 # The coefficient is part of the loss: it is wrong when the router makes it.
-@bug("Megatron-LM cac8d1a3f0", 2, _ROUTERS, "forward", tp=2, sp=True, experts=4)
+@bug("Megatron-LM cac8d1a3f0", 2, *each(_ROUTERS, Phase.FORWARD), tp=2, sp=True, experts=4)
 def auxiliary_loss_tensor(stack: ExitStack) -> None:
     """The auxiliary loss counts once for every tensor-parallel rank."""
 
@@ -49,7 +51,7 @@ def auxiliary_loss_tensor(stack: ExitStack) -> None:
     wrap(stack, TopKRouter, "get_aux_loss_coeff", coefficient)
 
 
-@bug("torchtitan#4245", 2, _ROW, "forward", tp=2)
+@bug("torchtitan#4245", 2, Blame.of(_ROW, phase=Phase.FORWARD), tp=2)
 def bias_before_reduction(stack: ExitStack) -> None:
     """A replicated bias is added before the sum over ranks."""
 
@@ -66,13 +68,15 @@ def bias_before_reduction(stack: ExitStack) -> None:
 @bug(
     "torchtitan#2106",
     2,
-    tuple(
-        f"{layer}.{linear}"
-        for layer in reversed(_LAYERS)
-        for linear in ("mlp.linear_fc2", "self_attention.linear_proj")
+    *each(
+        (
+            f"{layer}.{linear}"
+            for layer in reversed(_LAYERS)
+            for linear in ("mlp.linear_fc2", "self_attention.linear_proj")
+        ),
+        Phase.BACKWARD,
     ),
-    "backward",
-    also=_OF_EMBEDDING,  # it sums over ranks as well, and its input has no gradient
+    *_OF_EMBEDDING,  # it sums over ranks as well, and its input has no gradient
     tp=2,
 )
 def gradient_reduced_again(stack: ExitStack) -> None:
@@ -90,13 +94,15 @@ def gradient_reduced_again(stack: ExitStack) -> None:
 @bug(
     "TransformerEngine#530",
     2,
-    tuple(
-        f"{layer}.{linear}"
-        for layer in reversed(_LAYERS)
-        for linear in ("mlp.linear_fc1", "self_attention.linear_qkv")
+    *each(
+        (
+            f"{layer}.{linear}"
+            for layer in reversed(_LAYERS)
+            for linear in ("mlp.linear_fc1", "self_attention.linear_qkv")
+        ),
+        Phase.WEIGHT_GRADIENT,
     ),
-    "weight gradient",
-    also=_OF_EMBEDDING,  # as the output layer, to which it is tied
+    *_OF_EMBEDDING,  # as the output layer, to which it is tied
     tp=2,
     sp=True,
 )
@@ -117,8 +123,7 @@ def gathered_in_wrong_order(stack: ExitStack) -> None:
 @bug(
     "torchtitan#3206, #3681",
     2,
-    tuple(f"{layer}.self_attention.core_attention" for layer in _LAYERS),
-    "forward",
+    *each((f"{layer}.self_attention.core_attention" for layer in _LAYERS), Phase.FORWARD),
     cp=2,
 )
 def keys_in_rank_order(stack: ExitStack) -> None:
@@ -133,7 +138,13 @@ def keys_in_rank_order(stack: ExitStack) -> None:
     replace(stack, megatron_modules._GatherSequence, "forward", staticmethod(forward))
 
 
-@bug("Megatron-LM 54d4b3ddbb", 2, tuple(f"{x}.mlp" for x in _LAYERS), "forward", ep=2, experts=4)
+@bug(
+    "Megatron-LM 54d4b3ddbb",
+    2,
+    *each((f"{x}.mlp" for x in _LAYERS), Phase.FORWARD),
+    ep=2,
+    experts=4,
+)
 def expert_rows_mixed(stack: ExitStack) -> None:
     """Tokens from several ranks are sorted by counts of the wrong experts."""
 
@@ -146,7 +157,7 @@ def expert_rows_mixed(stack: ExitStack) -> None:
     wrap(stack, MoEAlltoAllTokenDispatcher, "preprocess", preprocess)
 
 
-@bug("torchtitan#792", 2, "rotary_pos_emb", "forward", cp=2)
+@bug("torchtitan#792", 2, Blame.of("rotary_pos_emb", phase=Phase.FORWARD), cp=2)
 def positions_of_first_rank(stack: ExitStack) -> None:
     """Every rank rotates by the first positions, whatever part of the sequence it holds."""
 
@@ -156,7 +167,7 @@ def positions_of_first_rank(stack: ExitStack) -> None:
     replace(stack, rotary_pos_embedding, "get_pos_emb_on_this_cp_rank", first)
 
 
-@bug("Megatron-LM b759cd37e6", 2, "decoder.layers.2", "missing", pp=2)
+@bug("Megatron-LM b759cd37e6", 2, Blame.of("decoder.layers.2", phase=Phase.MISSING), pp=2)
 def layer_offset(stack: ExitStack) -> None:
     """The second stage believes to begin one layer later, and loads the weights of others."""
 
@@ -169,7 +180,7 @@ def layer_offset(stack: ExitStack) -> None:
 
 
 # Gradients are to be summed over these ranks, as they are: it is the loss that is too large.
-@bug("Megatron-LM 5946e24b37", 2, "loss", "forward", cp=2, per_token=True)
+@bug("Megatron-LM 5946e24b37", 2, Blame.at(Stage.LOSS, Phase.FORWARD), cp=2, per_token=True)
 def token_loss_context(stack: ExitStack) -> None:
     """A sum over tokens is multiplied by the context-parallel size, and then divided by tokens."""
     import gpt
@@ -185,9 +196,8 @@ def token_loss_context(stack: ExitStack) -> None:
 @bug(
     "transformers#34191",
     2,
-    "loss",
-    "forward",
-    also=(("gradient reduction", "main gradient"),),
+    Blame.at(Stage.LOSS, Phase.FORWARD),
+    Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
     per_token=True,
 )
 def mean_of_means(stack: ExitStack) -> None:
@@ -201,7 +211,7 @@ def mean_of_means(stack: ExitStack) -> None:
     wrap(stack, gpt, "loss_of", loss)
 
 
-@bug("transformers#36607, verl#4250", 2, "model input", "inputs", cp=2)
+@bug("transformers#36607, verl#4250", 2, Blame.at(Stage.MODEL_INPUT, Phase.INPUTS), cp=2)
 def labels_shifted_late(stack: ExitStack) -> None:
     """Labels are shifted after the sequence was cut: those at the cuts are wrong."""
     import gpt
@@ -219,8 +229,7 @@ def labels_shifted_late(stack: ExitStack) -> None:
 @bug(
     "Megatron-Core 0.16 on gloo",
     2,
-    "decoder",
-    "forward",
+    Blame.of("decoder", phase=Phase.FORWARD),
     mistake="batch_p2p",
     pp=2,
     vpp=2,
@@ -233,8 +242,7 @@ def batched_p2p(stack: ExitStack) -> None:
 @bug(
     "Megatron-Core 0.16 on gloo",
     2,
-    "decoder",
-    "forward",
+    Blame.of("decoder", phase=Phase.FORWARD),
     mistake="deallocate",
     attempts=5,
     pp=2,

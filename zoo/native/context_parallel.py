@@ -6,6 +6,7 @@ loss by the number of parts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -16,9 +17,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.utils import clip_grad_norm_
 
 import ttrace
+from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.demo.model import RMSNorm
-from zoo.native.case import Case
 from zoo.native.collectives import own_part
+from zoo.native.job import native_bug
 from zoo.native.sequence_parallel import Block, GatheredAttention, Mlp
 from zoo.native.workload import (
     IGNORED,
@@ -87,34 +89,25 @@ def _shard(model: Model, *, divisor: int) -> None:
             module.set_gradient_divide_factor(divisor)
 
 
-def _case(name: str, title: str, origin: str, *expected: tuple[str, str]) -> Case:
-    return Case(
-        name=name,
-        title=title,
-        origin=origin,
-        layout="FSDP2 over CP 2",
-        train=train,
-        expected=expected,
-    )
+_bug = partial(native_bug, train=train, layout="FSDP2 over CP 2")
 
-
-CASES = (
-    _case(
+BUGS = (
+    _bug(
         "divisor-without-parts",
         "the loss is multiplied by cp, but gradients are divided by dp instead of dp x cp",
         "Megatron-LM#906",
-        ("gradient reduction", "main gradient"),
+        Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
     ),
-    _case(
+    _bug(
         "count-of-own-part",
         "each rank's loss is divided by the tokens of its own part of the sequence",
         "Megatron-LM#7513",
-        ("loss", "forward"),
+        Blame.at(Stage.LOSS, Phase.FORWARD),
     ),
-    _case(
+    _bug(
         "key-gradient-unsummed",
         "attention loses the gradients of keys by queries of other ranks",
         "Megatron-LM#1464",
-        ("layers.1.attention", "backward"),
+        Blame.of("layers.1.attention", phase=Phase.BACKWARD),
     ),
 )

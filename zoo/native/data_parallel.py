@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,8 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 import ttrace
+from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.demo.model import ModelConfig, Transformer, build_model
-from zoo.native.case import Case
+from zoo.native.job import native_bug
 from zoo.native.workload import (
     MAX_NORM,
     VOCAB,
@@ -167,86 +169,71 @@ def train_masters(bugs: frozenset[str]) -> None:
                     parameter.data.copy_(master.data)
 
 
-CASES = (
-    Case(
-        name="lost-hooks",
-        title="moving a DDP model detaches its hooks: gradients are never reduced",
-        origin="pytorch#104336",
-        layout="DDP 2",
-        train=train_ddp,
-        expected=(("gradient reduction", "main gradient"),),
+_ddp_bug = partial(native_bug, train=train_ddp, layout="DDP 2")
+_fsdp_bug = partial(native_bug, train=train_fsdp, layout="FSDP2 2")
+_hand_bug = partial(native_bug, train=train_by_hand, layout="DP 2 by hand, tied")
+_masters_bug = partial(native_bug, train=train_masters, layout="DP 2 by hand, bf16")
+
+BUGS = (
+    _ddp_bug(
+        "lost-hooks",
+        "moving a DDP model detaches its hooks: gradients are never reduced",
+        "pytorch#104336",
+        Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
     ),
-    Case(
-        name="mean-of-means",
-        title="each microbatch's loss is divided by its own tokens, then averaged",
-        origin="transformers#34191",
-        layout="DDP 2",
-        train=train_ddp,
-        expected=(("loss", "forward"),),
+    _ddp_bug(
+        "mean-of-means",
+        "each microbatch's loss is divided by its own tokens, then averaged",
+        "transformers#34191",
+        Blame.at(Stage.LOSS, Phase.FORWARD),
     ),
-    Case(
-        name="local-layer-index",
-        title="a layer loads its weights by the index in its stage, not in the model",
-        origin="Megatron-LM b759cd37e6",
-        layout="DDP 2",
-        train=train_ddp,
-        expected=(("layers.1", "parameters"),),
+    _ddp_bug(
+        "local-layer-index",
+        "a layer loads its weights by the index in its stage, not in the model",
+        "Megatron-LM b759cd37e6",
+        Blame.of("layers.1", phase=Phase.PARAMETERS),
     ),
-    Case(
-        name="remade-parameters",
-        title="the optimizer still holds the parameters that a layer had before it was remade",
-        origin="accelerate#3209",
-        layout="DDP 2",
-        train=train_ddp,
-        expected=(("optimizer step", "state"),),
+    _ddp_bug(
+        "remade-parameters",
+        "the optimizer still holds the parameters that a layer had before it was remade",
+        "accelerate#3209",
+        Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE),
     ),
-    Case(
-        name="inverted-sync",
-        title="gradients are reduced after every microbatch but the last",
-        origin="DeepSpeed#1264",
-        layout="FSDP2 2",
-        train=train_fsdp,
-        expected=(("gradient accumulation", "main gradient"),),
+    _fsdp_bug(
+        "inverted-sync",
+        "gradients are reduced after every microbatch but the last",
+        "DeepSpeed#1264",
+        Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
     ),
-    Case(
-        name="bf16-reduction",
-        title="gradients are reduced in bf16 although fp32 was asked for",
-        origin="Megatron-LM#6624",
-        layout="FSDP2 2",
-        train=train_fsdp,
-        expected=(("gradient reduction", "main gradient"),),
+    _fsdp_bug(
+        "bf16-reduction",
+        "gradients are reduced in bf16 although fp32 was asked for",
+        "Megatron-LM#6624",
+        Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
     ),
-    Case(
-        name="rank-means",
-        title="each rank's loss is divided by its own tokens, then averaged",
-        origin="torchtitan#1842",
-        layout="FSDP2 2",
-        train=train_fsdp,
-        expected=(("loss", "forward"),),
+    _fsdp_bug(
+        "rank-means",
+        "each rank's loss is divided by its own tokens, then averaged",
+        "torchtitan#1842",
+        Blame.at(Stage.LOSS, Phase.FORWARD),
     ),
-    Case(
-        name="tied-twice",
-        title="a tied parameter's gradient is written back once for each of its names",
-        origin="torchtitan#3174",
-        layout="DP 2 by hand, tied",
-        train=train_by_hand,
-        expected=(("tok_embeddings", "gradient reduction"),),
+    _hand_bug(
+        "tied-twice",
+        "a tied parameter's gradient is written back once for each of its names",
+        "torchtitan#3174",
+        Blame.of("tok_embeddings", phase=Phase.GRADIENT_REDUCTION),
     ),
-    Case(
-        name="copied-accumulation",
-        title="a microbatch's gradient overwrites the buffer it should be added to",
-        origin="Fast-LLM#550",
-        layout="DP 2 by hand, tied",
-        train=train_by_hand,
-        expected=(("gradient accumulation", "main gradient"),),
+    _hand_bug(
+        "copied-accumulation",
+        "a microbatch's gradient overwrites the buffer it should be added to",
+        "Fast-LLM#550",
+        Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
     ),
-    Case(
-        name="stale-weights",
-        title="new fp32 weights are never copied into the bf16 model",
-        origin="Megatron-LM#6336",
-        layout="DP 2 by hand, bf16",
-        train=train_masters,
-        expected=(("optimizer step", "update"),),
+    _masters_bug(
+        "stale-weights",
+        "new fp32 weights are never copied into the bf16 model",
+        "Megatron-LM#6336",
+        Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),
         steps=2,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -12,10 +13,11 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.nn import functional as F
 
 import ttrace
+from ttrace.core.blame import Blame, Phase
 from ttrace.demo.model import FeedForward, ModelConfig, Transformer, build_model
 from ttrace.demo.parallel import parallelize
 from ttrace.demo.train import clip_gradients
-from zoo.native.case import Case
+from zoo.native.job import native_bug
 from zoo.native.workload import VOCAB, is_parallel, microbatches, summed_loss, total_count
 
 _FACTOR = 1.02  # two and a half eps of bf16
@@ -77,22 +79,21 @@ def _train(model: nn.Module) -> None:
         optimizer.step()
 
 
-CASES = (
-    Case(
-        name="partial-input-gradient",
-        title="to_local() hands on the gradient of a split layer as if it were whole",
-        origin="torchtitan#1878",
-        layout="TP 2, sequence parallel",
-        train=train_local,
-        expected=(("layers.1.feed_forward", "backward"),),
+_local_bug = partial(native_bug, train=train_local, layout="TP 2, sequence parallel")
+_deep_bug = partial(native_bug, train=train_deep, layout="TP 2, bf16, 24 layers")
+
+BUGS = (
+    _local_bug(
+        "partial-input-gradient",
+        "to_local() hands on the gradient of a split layer as if it were whole",
+        "torchtitan#1878",
+        Blame.of("layers.1.feed_forward", phase=Phase.BACKWARD),
     ),
-    Case(
-        name="small-factor",
-        title="one bf16 linear of 24 layers is off by a factor of 1.02",
-        origin="made up",
-        layout="TP 2, bf16, 24 layers",
-        train=train_deep,
-        expected=(("layers.12.feed_forward.w1", "forward"),),
+    _deep_bug(
+        "small-factor",
+        "one bf16 linear of 24 layers is off by a factor of 1.02",
+        "made up",
+        Blame.of("layers.12.feed_forward.w1", phase=Phase.FORWARD),
         is_hidden=True,
     ),
 )

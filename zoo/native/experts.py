@@ -7,6 +7,7 @@ as the averaged gradients of everything else.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -18,9 +19,10 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_
 
 import ttrace
+from ttrace.core.blame import Blame, Phase
 from ttrace.demo.model import RMSNorm
-from zoo.native.case import Case
 from zoo.native.collectives import Gather, Scatter, SumOverRanks, own_part, summed
+from zoo.native.job import native_bug
 from zoo.native.workload import (
     MAX_NORM,
     VOCAB,
@@ -128,21 +130,19 @@ def clip(model: nn.Module) -> None:
     )
 
 
-CASES = (
-    Case(
-        name="expert-divisor",
-        title="gradients of experts are not divided by the ranks whose tokens they saw",
-        origin="torchtitan#1551",
-        layout="DP 2 x EP 2",
-        train=train,
-        expected=(("layers.1.experts", "gradient reduction"),),
+_bug = partial(native_bug, train=train, layout="DP 2 x EP 2")
+
+BUGS = (
+    _bug(
+        "expert-divisor",
+        "gradients of experts are not divided by the ranks whose tokens they saw",
+        "torchtitan#1551",
+        Blame.of("layers.1.experts", phase=Phase.GRADIENT_REDUCTION),
     ),
-    Case(
-        name="local-expert-order",
-        title="tokens reach the right rank but the wrong one of its experts",
-        origin="Megatron-LM 54d4b3ddbb",
-        layout="DP 2 x EP 2",
-        train=train,
-        expected=(("layers.0.experts", "forward"),),
+    _bug(
+        "local-expert-order",
+        "tokens reach the right rank but the wrong one of its experts",
+        "Megatron-LM 54d4b3ddbb",
+        Blame.of("layers.0.experts", phase=Phase.FORWARD),
     ),
 )

@@ -7,6 +7,7 @@ the split, has its whole gradient on every rank.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -16,8 +17,8 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 import ttrace
+from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.demo.model import ModelConfig, RMSNorm, apply_rope, rope_table
-from zoo.native.case import Case
 from zoo.native.collectives import (
     Exchange,
     Gather,
@@ -27,6 +28,7 @@ from zoo.native.collectives import (
     own_part,
     summed,
 )
+from zoo.native.job import native_bug
 from zoo.native.workload import (
     IGNORED,
     MAX_NORM,
@@ -254,82 +256,73 @@ def reduce_gradients(model: nn.Module, bugs: frozenset[str]) -> None:
             parameter.grad /= dist.get_world_size()
 
 
-def _case(name: str, title: str, origin: str, *expected: tuple[str, str]) -> Case:
-    return Case(
-        name=name,
-        title=title,
-        origin=origin,
-        layout="sequence 2 by hand",
-        train=train,
-        expected=expected,
-    )
+_bug = partial(native_bug, train=train, layout="sequence 2 by hand")
 
-
-CASES = (
-    _case(
+BUGS = (
+    _bug(
         "ulysses-permutation",
         "the second all-to-all of Ulysses attention leaves heads in another order",
         "DeepSpeed#5664",
-        ("layers.0.attention", "forward"),
+        Blame.of("layers.0.attention", phase=Phase.FORWARD),
     ),
-    _case(
+    _bug(
         "gather-dim",
         "keys and values are gathered along the head dim instead of the sequence",
         "torchtitan#3206",
-        ("layers.1.attention", "forward"),
+        Blame.of("layers.1.attention", phase=Phase.FORWARD),
     ),
-    _case(
+    _bug(
         "unsplit-positions",
         "every rank rotates its part of the sequence by the positions of the first",
         "torchtitan#792",
-        ("layers.1.attention", "forward"),
+        Blame.of("layers.1.attention", phase=Phase.FORWARD),
     ),
-    _case(
+    _bug(
         "shifted-after-split",
         "labels are shifted after the sequence was split: the last of each part is lost",
         "transformers#36607",
-        ("loss", "forward"),
+        Blame.at(Stage.LOSS, Phase.FORWARD),
     ),
-    _case(
+    _bug(
         "loss-times-ranks",
         "a loss that is divided by all tokens is multiplied by the parts of the sequence",
         "Megatron-LM 5946e24b37",
-        ("loss", "forward"),
+        Blame.at(Stage.LOSS, Phase.FORWARD),
     ),
-    _case(
+    _bug(
         "aux-loss-scale",
         "each rank adds the whole auxiliary loss of a router whose gradient is summed",
         "Megatron-LM cac8d1a3f0",
-        ("layers.0.feed_forward", "backward"),
+        Blame.of("layers.0.feed_forward", phase=Phase.BACKWARD),
     ),
-    _case(
+    _bug(
         "router-by-rank",
         "a router's weight, equal on all ranks, is drawn from each rank's own seed",
         "Megatron-LM 1113758d24",
-        ("layers.0.feed_forward.router.weight", "parameters"),
+        Blame.of("layers.0.feed_forward.router", phase=Phase.PARAMETERS),
     ),
-    _case(
+    _bug(
         "unsynced-router",
         "a router's gradient is not summed over the parts of the sequence",
         "Megatron-LM#599",
-        ("layers.0.feed_forward.router", "gradient reduction"),
+        Blame.of("layers.0.feed_forward.router", phase=Phase.GRADIENT_REDUCTION),
     ),
-    _case(
+    _bug(
         "unsynced-norm",
         "a norm weight's gradient is not summed over the parts of the sequence",
         "Megatron-LM 20b7a5489d",
-        ("norm", "gradient reduction"),
+        Blame.of("norm", phase=Phase.GRADIENT_REDUCTION),
     ),
-    _case(
+    _bug(
         "group-without-sequence",
         "gradients are reduced over a group that leaves out the sequence's ranks",
         "VeOmni#1059",
-        ("gradient reduction", "main gradient"),
+        Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
     ),
-    _case(
+    _bug(
         "averaged-parts",
         "gradients of parts of a sequence are averaged instead of summed",
         "DeepSpeed#5555",
-        ("gradient reduction", "main gradient"),
+        Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
     ),
 )

@@ -7,6 +7,7 @@ their own part of the input for backward, and gather it there.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -16,9 +17,10 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_
 
 import ttrace
+from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.demo.model import RMSNorm
-from zoo.native.case import Case
 from zoo.native.collectives import CopyToRanks, SumOverRanks, gathered, own_part, summed
+from zoo.native.job import native_bug
 from zoo.native.workload import MAX_NORM, VOCAB, initialise, microbatches, summed_loss, total_count
 
 _DIM, _HIDDEN, _HEAD, _LAYERS = 32, 64, 8, 2  # chosen small; heads and channels split over 2 ranks
@@ -189,52 +191,43 @@ def clip(model: nn.Module, bugs: frozenset[str]) -> None:
     clip_grads_with_norm_(model.parameters(), MAX_NORM, total.sqrt())
 
 
-def _case(name: str, title: str, origin: str, *expected: tuple[str, str]) -> Case:
-    return Case(
-        name=name,
-        title=title,
-        origin=origin,
-        layout="TP 2 by hand",
-        train=train,
-        expected=expected,
-    )
+_bug = partial(native_bug, train=train, layout="TP 2 by hand")
 
-
-CASES = (
-    _case(
+BUGS = (
+    _bug(
         "gathered-input-layout",
         "a weight gradient uses an input gathered along the wrong dim",
         "TransformerEngine#530",
-        ("layers.0.up", "weight gradient"),
+        Blame.of("layers.0.up", phase=Phase.WEIGHT_GRADIENT),
     ),
-    _case(
+    _bug(
         "reduced-again",
         "the gradient of a residual is summed over tp although it is whole",
         "torchtitan#2106",
-        ("layers.1", "backward"),
+        Blame.of("layers.1", phase=Phase.BACKWARD),
     ),
-    _case(
+    _bug(
         "whole-counted-by-each",
         "the norm counts gradients that every rank holds whole once for each rank",
         "ROCm TransformerEngine#715",
-        ("gradient clipping", "grad norm"),
+        Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),
     ),
-    _case(
+    _bug(
         "split-counted-once",
         "the norm counts the parts of one tp rank only",
         "DeepSpeed#5411",
-        ("gradient clipping", "grad norm"),
+        Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),
     ),
-    _case(
+    _bug(
         "norm-of-each-rank",
         "each tp rank clips by its own norm, so that replicas drift apart",
         "DeepSpeed#1801",
-        ("gradient clipping", "grad norm"),
+        Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),
     ),
-    _case(
+    _bug(
         "shared-key-gradient",
         "the gradient of a projection shared by all heads is not summed over tp",
         "bigcode Megatron-LM#11",
-        ("layers.0.attention", "gradient reduction"),
+        Blame.of("layers.0.attention", phase=Phase.GRADIENT_REDUCTION),
     ),
 )

@@ -2,8 +2,8 @@
 
 Enters: the parallel model and its mesh. Leaves: the same model with one mistake in it, which
 trains without an error. A bug whose mistake is not in the model (a wrong loop, a wrong optimizer)
-is a flag that train.py obeys. All are off unless named. `culprit` and `where` say what a checker
-has to answer; `origin` is the row of the catalogue and the upstream report it was taken from.
+is a flag that train.py obeys. All are off unless named. `blame` is what a checker has to answer;
+`origin` is the row of the catalogue and the upstream report it was taken from.
 
 Most mistakes in DTensor code are one wrong label: a partial sum declared replicated. `_Relabel`
 makes that claim in the forward or in the backward pass and moves no data.
@@ -11,7 +11,7 @@ makes that claim in the forward or in the backward pass and moves no data.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,22 +22,20 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.nn import functional as F
 
+from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.demo.model import Attention, RMSNorm, apply_rope
 
-Where = Literal["forward", "backward", "reduction", "main_grad", "grad_norm", "state", "update"]
 Plant = Callable[[nn.Module, DeviceMesh], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
+class DemoBug:
     """One mistake, what it takes for it to show, and the answer a checker has to find."""
 
     name: str
     title: str
     origin: str
-    culprit: str
-    """A canonical module path, or a stage: gradient reduction, accumulation, clipping, update."""
-    where: Where
+    blame: Blame
     plant: Plant | None = None
     """Called with the parallel model, before TTrace is attached."""
     zero_grad_each_microbatch: bool = False
@@ -48,6 +46,10 @@ class Bug:
     min_microbatches: int = 1
     needs_sequence_parallel: bool = False
     needs_sharded_parameters: bool = False
+
+    @property
+    def min_layers(self) -> int:
+        return 2 if any(module.startswith("layers.1.") for module in self.blame.modules) else 1
 
 
 class _Relabel(torch.autograd.Function):
@@ -168,102 +170,92 @@ def _do_not_reduce_output(model: nn.Module, mesh: DeviceMesh) -> None:
     _replace_forward(w2, lambda x: _relabel(original(x), forward=Replicate()))
 
 
-BUGS: tuple[Bug, ...] = (
-    Bug(
+BUGS: tuple[DemoBug, ...] = (
+    DemoBug(
         name="embedding-mask",
         title="the vocabulary-parallel embedding keeps a wrong row for tokens of other ranks",
         origin="slapo#80",
-        culprit="tok_embeddings",
-        where="forward",
+        blame=Blame.of("tok_embeddings", phase=Phase.FORWARD),
         plant=_keep_foreign_rows,
         min_tp=2,
     ),
-    Bug(
+    DemoBug(
         name="column-input-grad",
         title="the input gradient of a column-parallel MLP is not summed over tp",
         origin="torchtitan#1878",
-        culprit="layers.1.feed_forward",
-        where="backward",
+        blame=Blame.of("layers.1.feed_forward", phase=Phase.BACKWARD),
         plant=_do_not_reduce_input_gradient,
         min_tp=2,
     ),
-    Bug(
+    DemoBug(
         name="norm-grad-unsynced",
         title="a norm weight's gradient is not summed over tp under sequence parallelism",
         origin="Megatron-LM#1446",
-        culprit="layers.1.ffn_norm",
-        where="reduction",
+        blame=Blame.of("layers.1.ffn_norm", phase=Phase.GRADIENT_REDUCTION),
         plant=_do_not_reduce_norm_gradient,
         min_tp=2,
         needs_sequence_parallel=True,
     ),
-    Bug(
+    DemoBug(
         name="dp-scale",
         title="gradients are summed over dp but not divided by it",
         origin="family of Megatron-LM#906",
-        culprit="gradient reduction",
-        where="main_grad",
+        blame=Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
         plant=_do_not_divide_by_dp,
         min_dp=2,
     ),
-    Bug(
+    DemoBug(
         name="row-bias",
         title="every rank adds the bias of a row-parallel linear before the sum over tp",
         origin="torchtitan#4245",
-        culprit="layers.0.attention.wo",
-        where="forward",
+        blame=Blame.of("layers.0.attention.wo", phase=Phase.FORWARD),
         plant=_add_bias_before_reduction,
         min_tp=2,
     ),
-    Bug(
+    DemoBug(
         name="rope-positions",
         title="tp rank 1 rotates its queries as if they stood one position later",
         origin="family of torchtitan#792",
-        culprit="layers.1.attention",
-        where="forward",
+        blame=Blame.of("layers.1.attention", phase=Phase.FORWARD),
         plant=_shift_query_positions,
         min_tp=2,
     ),
-    Bug(
+    DemoBug(
         name="accumulation-overwrite",
         title="gradients are zeroed before every microbatch, so only the last one counts",
         origin="DeepSpeed#7981",
-        culprit="gradient accumulation",
-        where="main_grad",
+        blame=Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
         zero_grad_each_microbatch=True,
         min_microbatches=2,
     ),
-    Bug(
+    DemoBug(
         name="local-clip-norm",
         title="every rank clips by the norm of its own shards instead of that of all",
         origin="DeepSpeed#1801",
-        culprit="gradient clipping",
-        where="grad_norm",
+        blame=Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),
         clips_by_local_norm=True,
         needs_sharded_parameters=True,
     ),
-    Bug(
+    DemoBug(
         name="stale-optimizer",
         title="the optimizer was built before sharding and steps on parameters nobody uses",
         origin="accelerate#2665",
-        culprit="optimizer step",
-        where="state",
+        blame=Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE),
         optimizer_before_parallel=True,
         needs_sharded_parameters=True,
     ),
-    Bug(
+    DemoBug(
         name="missing-row-reduce",
         title="each tp rank keeps its own partial sum of a row-parallel linear",
         origin="family of torchtitan#1878",
-        culprit="layers.1.feed_forward.w2",
-        where="forward",
+        blame=Blame.of("layers.1.feed_forward.w2", phase=Phase.FORWARD),
         plant=_do_not_reduce_output,
         min_tp=2,
     ),
 )
 
 
-def find_bug(name: str) -> Bug:
+def find_bug(name: str) -> DemoBug:
     """The bug of that name; a `KeyError` that lists the names otherwise."""
     for bug in BUGS:
         if bug.name == name:

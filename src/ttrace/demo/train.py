@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 import ttrace
-from ttrace.demo.bugs import BUGS, Bug, find_bug
+from ttrace.demo.bugs import BUGS, DemoBug, find_bug
 from ttrace.demo.model import ModelConfig, build_model
 from ttrace.demo.parallel import DataParallel, parallelize
 
@@ -88,18 +88,18 @@ class TrainConfig:
         return self.dp * self.tp
 
     @property
-    def planted(self) -> Bug | None:
+    def planted(self) -> DemoBug | None:
         return find_bug(self.bug) if self.bug else None
 
 
-def unmet_needs(bug: Bug, config: TrainConfig) -> str:
+def unmet_needs(bug: DemoBug, config: TrainConfig) -> str:
     """What the layout lacks for the bug to change any number; empty when it lacks nothing."""
     sharded = config.tp > 1 or (config.dp > 1 and config.data_parallel == "fsdp")
     needs = {
         f"--dp {bug.min_dp}": config.dp < bug.min_dp,
         f"--tp {bug.min_tp}": config.tp < bug.min_tp,
         f"--microbatches {bug.min_microbatches}": config.microbatches < bug.min_microbatches,
-        "--layers 2": config.layers < 2 and bug.culprit.startswith("layers.1."),
+        f"--layers {bug.min_layers}": config.layers < bug.min_layers,
         "sequence parallelism": bug.needs_sequence_parallel and not config.sequence_parallel,
         "sharded parameters (tp or fsdp)": bug.needs_sharded_parameters and not sharded,
     }

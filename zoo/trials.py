@@ -1,0 +1,160 @@
+"""Trials: bugs and their correct twins through the whole of TTrace.
+
+    trials = Trials(pool, folder)
+    trials.bug(bug).named           what the isolated run blames
+    trials.twin(bug).is_silent      must be
+
+Enters: functions on ranks. Leaves: what TTrace said of them. A reference is run once for all
+candidates that are compared with it, and so is a twin that several bugs share.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ttrace.core.blame import Blame, Culprit
+from ttrace.core.readings import Statistic
+from ttrace.core.results import CheckResult, Verdict
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.functions import TASK_SECONDS, WorkerPool
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.run import Function, Run
+from zoo.bug import Bug
+
+
+def blames(result: CheckResult) -> tuple[Blame, ...]:
+    """Whom a result blames, in its order."""
+    return tuple(culprit.blame for culprit in result.culprits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What TTrace said of one candidate; `isolated` is None where that was not asked for."""
+
+    plain: CheckResult
+    isolated: CheckResult | None
+    seconds: float
+
+    @property
+    def results(self) -> tuple[CheckResult, ...]:
+        return (self.plain,) if self.isolated is None else (self.plain, self.isolated)
+
+    @property
+    def told(self) -> CheckResult:
+        """What a report names its culprits from: the isolated run, if that names any."""
+        return self.isolated if self.isolated and self.isolated.culprits else self.plain
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """What the isolated run names."""
+        return () if self.isolated is None else self.isolated.culprits
+
+    @property
+    def named(self) -> tuple[Blame, ...]:
+        return tuple(culprit.blame for culprit in self.culprits)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it passed in the plain comparison and in the isolated one."""
+        return [result.exit_code for result in self.results] == [0, 0]
+
+    @property
+    def is_seen_by_norm(self) -> bool:
+        """Whether the plain comparison would fail if tensors were judged by their norms alone."""
+        return any(
+            failure.verdict is not Verdict.MISMATCH
+            or any(
+                j.reading.statistic is Statistic.NORM and j.ratio > 1 for j in failure.judgements
+            )
+            for failure in self.plain.failures
+        )
+
+    @property
+    def largest_ratio(self) -> float:
+        """Error over tolerance of the worst evidence; infinite where nothing may differ."""
+        evidence = {id_ for culprit in self.told.culprits for id_ in culprit.evidence}
+        found = [r.ratio for r in self.told.tensors if r.id in evidence and r.ratio is not None]
+        return max(found, default=math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """A pool of ranks, a folder, and the runs that several trials have in common."""
+
+    pool: WorkerPool
+    folder: Path
+    _references: dict[Hashable, Path] = field(default_factory=dict)
+    _twins: dict[Hashable, Trial] = field(default_factory=dict)
+
+    def bug(self, bug: Bug) -> Trial:
+        """The bug, compared and isolated; a race is tried until it shows."""
+        for _ in range(bug.attempts):
+            found = self.run(bug.reference, bug.candidate, steps=bug.steps)
+            if found.plain.exit_code == 1:
+                break
+        return found
+
+    def twin(self, bug: Bug) -> Trial:
+        """Its correct twin, which must be silent in both."""
+        key = (bug.reference, bug.twin, bug.steps)
+        if key not in self._twins:
+            self._twins[key] = self.run(bug.reference, bug.twin, steps=bug.steps)
+        return self._twins[key]
+
+    def run(
+        self,
+        reference: Function,
+        candidate: Function,
+        *,
+        steps: int = 1,
+        isolates_equivalent: bool = True,
+    ) -> Trial:
+        """A comparison, then an isolated run."""
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            experiment = self._experiment(reference, candidate, Path(folder), steps)
+            plain = experiment.compare()
+            isolated = None
+            if isolates_equivalent or plain.exit_code == 1:
+                isolated = experiment.isolate(candidate=Path(plain.candidate))
+        return Trial(plain=plain, isolated=isolated, seconds=time.monotonic() - start)
+
+    def compare(self, reference: Function, candidate: Function, *, steps: int = 1) -> CheckResult:
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            return self._experiment(reference, candidate, Path(folder), steps).compare()
+
+    def isolate(self, reference: Function, candidate: Function, *, steps: int = 1) -> CheckResult:
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            return self._experiment(reference, candidate, Path(folder), steps).isolate()
+
+    def _experiment(
+        self, reference: Function, candidate: Function, folder: Path, steps: int
+    ) -> Experiment:
+        return Experiment(
+            reference=reference,
+            candidate=candidate,
+            folder=folder,
+            steps=steps,
+            timeout_seconds=TASK_SECONDS,
+            execute=self._execute,
+        )
+
+    def _execute(self, run: Run) -> None:
+        """Run it in the pool, or take the same run of the same reference."""
+        if run.name.endswith("candidate"):
+            LocalExecutor(self.pool)(run)
+            return
+        settings = run.settings
+        # Plans of a reference against itself are the same whenever they are written.
+        key = (run.work, replace(settings, folder=Path(), plan=None), settings.plan is not None)
+        if key not in self._references:
+            kept = self.folder / f"reference-{len(self._references)}"
+            LocalExecutor(self.pool)(replace(run, settings=replace(settings, folder=kept)))
+            self._references[key] = kept
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        run.folder.symlink_to(self._references[key])
