@@ -1,4 +1,4 @@
-"""What a person says of a module's tensors, where shapes leave it open.
+"""Annotations: the user says how a module's tensors are split where shapes leave it open.
 
     split = ttrace.Split.over(tp_group, dim=2)
     ttrace.annotate(attention.core, inputs={"0": split, "1": split}, outputs={"0": split})
@@ -41,7 +41,7 @@ class Split:
 
     @classmethod
     def over(cls, group: dist.ProcessGroup, *, dim: int) -> Split:
-        """Even chunks in the order of the group's ranks."""
+        """The split into even chunks, in the order of the group's ranks."""
         return cls(dim=dim, index=dist.get_rank(group), count=dist.get_world_size(group))
 
     def layout(self, local_shape: Sequence[int]) -> Layout:
@@ -67,7 +67,7 @@ def annotate(
 def boundary_of(
     adapter: Adapter, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
 ) -> BoundarySpec | None:
-    """Where a tensor belongs: by annotation, or as the adapter says."""
+    """A tensor belongs where its annotation says, or else where the adapter does."""
     annotated: Mapping[tuple[Kind, str], Split] = module.__dict__.get(_ATTRIBUTE, {})
     split = annotated.get((kind.forward, slot))
     if split is None:

@@ -230,7 +230,7 @@ class Tapping:
         inner: Layout | None,
         boundary: BoundarySpec,
     ) -> torch.Tensor | None:
-        """What the reference has in place of this tensor, if it is to be overwritten."""
+        """The values that overwrite this tensor; None where it is not overwritten."""
         if self._overwriter is None:
             return None
         if boundary.rows:
@@ -272,7 +272,7 @@ def _record(
 
 
 def _expects_gradient(tensor: torch.Tensor) -> bool:
-    """Parameters passed to a module have theirs recorded as parameters.
+    """Whether a gradient of this tensor will arrive that is not recorded as a parameter's.
 
     A view made without autograd says that it requires a gradient when its base does, but gets none.
     """

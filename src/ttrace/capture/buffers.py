@@ -22,7 +22,7 @@ class Buffers:
         self._digests = {(path, name): self._digest(value) for path, name, value in self._all()}
 
     def changed(self) -> Iterator[tuple[str, str, torch.Tensor]]:
-        """Module path, name and buffer of those that are new or no longer what they were."""
+        """Module path, name and value of every buffer that is new or changed."""
         for path, name, value in self._all():
             if self._digests.get((path, name)) != self._digest(value):
                 yield path, name, value

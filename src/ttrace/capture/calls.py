@@ -1,4 +1,4 @@
-"""Which call of which microbatch is this? Also during recomputation.
+"""Calls: each call of a module gets a number and a microbatch, also during recomputation.
 
 A call of a root module starts a microbatch, each root counting its own. Inside it the calls of
 every module are counted. A recomputed forward (activation checkpointing runs it inside backward) is
@@ -55,7 +55,7 @@ class Calls:
         first_input: torch.Tensor | None,
         microbatch: int | None = None,
     ) -> Call:
-        """`microbatch` is its number where the framework says it."""
+        """The call that starts now; `microbatch` is its number where the framework says it."""
         stack = self._stack()
         parent = stack[-1] if stack else None
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (no public way to ask)
@@ -125,7 +125,10 @@ class Calls:
         return max(calls, key=self._likelihood, default=None)
 
     def _likelihood(self, call: Call) -> tuple[bool, bool, int, int]:
-        """Backward goes through one microbatch at a time, and through its regions in reverse."""
+        """How likely a recomputed region repeats this call; the largest is taken.
+
+        Backward goes through one microbatch at a time, and through its regions in reverse.
+        """
         in_backward = call.microbatch == self.backward_microbatch
         return in_backward, not call.recomputed, call.microbatch, call.number
 

@@ -1,4 +1,4 @@
-"""What everything that records a step shares: which step, its calls, the gradients to arrive."""
+"""The context of a step: all that record it share its number, its calls and its arrivals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Arrivals:
         self._came[gradient] = True
 
     def settle(self, gradient: Gradient) -> None:
-        """Nothing is to come: the gradient is another one's, which is waited for already."""
+        """Wait no longer: this gradient is stored under another id, which is waited for already."""
         self._came[gradient] = True
 
     def end(self) -> None:

@@ -41,7 +41,10 @@ class ModuleHooks:
         self._handles.clear()
 
     def aside(self, slot: str, value: torch.Tensor, layout: Layout | None) -> None:
-        """Record what the module that runs now makes but does not return; again: the next."""
+        """Record a value that the module which runs now makes but does not return.
+
+        The second one of the same slot in one call is recorded as `slot.1`, and so on.
+        """
         self._context.guarded(slot, lambda: self._record_aside(slot, value, layout))
 
     def never_called(self) -> tuple[str, ...]:
@@ -136,5 +139,5 @@ def eager(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_callable(module: nn.Module) -> bool:
-    """Containers such as ModuleList have no forward of their own."""
+    """Whether a module has a forward of its own; containers such as ModuleList have none."""
     return getattr(module.forward, "__func__", None) is not nn.Module.forward

@@ -91,7 +91,7 @@ def _versions() -> dict[str, str]:
 
 
 def _facts() -> dict[str, str]:
-    """What else two runs may differ in, and a colleague asks for."""
+    """Settings, other than versions, in which two runs may differ."""
     found = {
         "torch seed": str(torch.initial_seed()),
         "float32 matmul precision": torch.get_float32_matmul_precision(),
@@ -110,7 +110,7 @@ def _installed(name: str) -> bool:
 
 
 def _shortest(file: str | None) -> str | None:
-    """Relative to where the run was started, if it lies there: as people write it."""
+    """The file as people write it: relative to the working folder if it lies in there."""
     if file is None or not Path(file).is_relative_to(Path.cwd()):
         return file
     return str(Path(file).relative_to(Path.cwd()))

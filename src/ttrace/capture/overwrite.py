@@ -25,7 +25,7 @@ from ttrace.trace.spans import SpanReader
 
 
 class Overwriter:
-    """Answers: what would the reference have here?"""
+    """Reads from the reference what this rank would hold if it were correct."""
 
     def __init__(self, plan: IsolationPlan, adapter: Adapter, noise: Noise | None) -> None:
         self._plan = plan
@@ -75,7 +75,7 @@ class Overwriter:
         position_id: TensorId,
         rows: Sequence[SentTokens],
     ) -> torch.Tensor | None:
-        """As `value`, for tokens that several ranks sent here: each from its place among theirs.
+        """The same as `value` for tokens that several ranks sent here, each from its place there.
 
         A token that the reference did not send here gets zeros.
         """
@@ -120,7 +120,7 @@ class Overwriter:
         inner: Layout | None,
         origin: int | None,
     ) -> tuple[Layout | None, tuple[int, int]]:
-        """Where in the reference's tensor, and which share of it; None where it has none."""
+        """The layout of this rank's part of the reference's tensor, or None, and its share."""
         tensor, positions = self._plan.tensors.get(id_), self._plan.positions
         position = positions.get(PositionKey(id_, microbatch, origin))
         position = position or positions.get(PositionKey(position_id, microbatch, origin))
@@ -141,7 +141,10 @@ class Overwriter:
         share: tuple[int, int],
         found: torch.Tensor | None,
     ) -> torch.Tensor:
-        """In the dtype of `found`, which tells the scale of a first gradient."""
+        """The reference's values in this layout.
+
+        `found` is what this rank has: it gives the dtype, and a first gradient tells the scale.
+        """
         tensor = self._plan.tensors[id_]
         term = self._own_term(tensor, layout, microbatch)
         values = self._read(id_, layout) if term is None else term
@@ -156,7 +159,7 @@ class Overwriter:
     def _scale_of(
         self, microbatch: int, found: torch.Tensor | None, expected: torch.Tensor
     ) -> float:
-        """By what this rank scaled the loss of a microbatch, told by its first gradient.
+        """The factor by which this rank scaled the loss of a microbatch; its first gradient tells.
 
         The loss was computed from the reference's output, whatever is wrong in the model.
         """
@@ -213,12 +216,12 @@ class Overwriter:
 
 
 def _is_shared_scalar(id_: TensorId, tensor: LogicalTensor) -> bool:
-    """One number to which all microbatches contribute: no rank can be given a part of it."""
+    """Whether this is one number that all microbatches add to: no rank can get a part of it."""
     return not tensor.shape and (id_.kind.is_activation or id_.kind is Kind.LOSS)
 
 
 def _as_held(values: torch.Tensor, shape: torch.Size, dims: tuple[int, ...]) -> torch.Tensor:
-    """From the shape and order of dims in which a tensor was recorded to its own."""
+    """Values in the shape and order of dims of the tensor, not those that it was recorded in."""
     if not dims:
         return values.reshape(shape)
     order = sorted(range(len(dims)), key=dims.__getitem__)
@@ -232,7 +235,7 @@ def _then(outer: Layout, inner: Layout) -> Layout | None:
 
 
 def _is_held(layout: Layout) -> torch.Tensor:
-    """True for what is no padding."""
+    """A mask that is true where the layout holds something and false in its padding."""
     found = torch.zeros(layout.local_shape, dtype=torch.bool)
     for local, _ in layout.pieces([0] * len(layout.shape), layout.shape):
         found[local] = True

@@ -21,7 +21,7 @@ from ttrace.errors import UsageError
 
 
 def split(model: nn.Module | Iterable[nn.Module], ways: int) -> None:
-    """From now on every nn.Linear whose dims divide by `ways` works in `ways` parts."""
+    """Make every nn.Linear whose dims divide by `ways` work in `ways` parts from now on."""
     if ways < 1:
         raise UsageError(f"a reduction splits into at least one part, found {ways}")
     modules = [model] if isinstance(model, nn.Module) else model

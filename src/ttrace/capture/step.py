@@ -117,7 +117,7 @@ class RecordingTracer:
             self._close()
 
     def _abandon(self) -> None:
-        """A step that raised is not a step: its trace gets no end, so that it never looks whole."""
+        """Leave a step that raised; its trace gets no end, so that it never looks whole."""
         self._update.restore()
         self._close()
         self._forget()
@@ -134,7 +134,10 @@ class RecordingTracer:
 
     @contextmanager
     def _around_backward(self, losses: Sequence[torch.Tensor]) -> Iterator[None]:
-        """The arriving gradients tell the microbatch of a loss; its place is before them."""
+        """Record the losses of a backward pass, in the sequence before the gradients.
+
+        They are recorded after it: the gradients that arrive tell the microbatch of a loss.
+        """
         sequence = self._recorder.next_sequence()
         calls = self._context.calls
         calls.backward_microbatch = None

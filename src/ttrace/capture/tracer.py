@@ -18,7 +18,7 @@ class Tracer(Protocol):
         """Context manager around one training step."""
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
-        """Name the loss of this microbatch, if the one found by itself is not it; returns it."""
+        """Say which tensor is the loss of this microbatch, where tracing finds another."""
 
 
 class OffTracer:

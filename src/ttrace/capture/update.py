@@ -117,7 +117,10 @@ class Update:
             self._updated.add(id(optimizer))
 
     def _take_gradients(self) -> None:
-        """Once a step, before clipping or the first optimizer step: all are reduced by then."""
+        """Record main gradients once a step, before clipping or the first optimizer step.
+
+        All are reduced by then.
+        """
         self.restore()
         if not self._gradients_taken:
             self._gradients_taken = True
@@ -157,7 +160,10 @@ class Update:
                 context.recorder.value(id_, gradient.detach().clone(), layout=layout)
 
     def _before_clipping(self, norm: torch.Tensor | None) -> torch.Tensor | None:
-        """The norm may wait for its reduction, which torch would do next: done here, it is seen."""
+        """Record the norm and return the one to clip by.
+
+        A norm may wait for its reduction, which torch would do next; it is done here instead.
+        """
         whole = [norm]
 
         def take() -> None:

@@ -25,7 +25,7 @@ Name = tuple[str, str]  # module, parameter
 
 @dataclass(slots=True)
 class _Sum:
-    """What arrived so far of a gradient that may come in several parts."""
+    """The parts that arrived so far of one gradient, summed."""
 
     local: torch.Tensor
     layout: Layout | None
@@ -63,7 +63,7 @@ class WeightHooks:
             self._watch((parameter.module, parameter.name), parameter.tensor)
 
     def end_backward(self) -> None:
-        """No part of a gradient is to come any more."""
+        """Record gradients that came in parts: no part is to come any more."""
         sums, self._sums = self._sums, {}
         for (name, microbatch), found in sums.items():
             self._write(name, microbatch, found)
