@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import ttrace
+from tests.support import tiny_train
 from tests.support.capturing import record
 from tests.support.invoking import invoke
 from ttrace.adapters.registry import find_adapter
@@ -170,3 +171,13 @@ def test_the_form_of_report_is_found_by_its_name(tmp_path: Path) -> None:
     rows = (tmp_path / "table.csv").read_text().splitlines()
     assert rows[0] == "id,verdict,ratio"
     assert len(rows) == 1 + len(result.tensors)
+
+
+def test_the_executor_runs_both_sides(tmp_path: Path) -> None:
+    prefixed = import_module("ttrace_acme.executor").Prefixed
+    script = f"{sys.executable} {tiny_train.__file__} --light"
+    out = tmp_path / "out"
+    result = ttrace.diff(script, script, out=out, execute=prefixed("env", "PREFIXED=1"))
+    assert result.outcome is Outcome.EQUIVALENT, str(result)
+    with pytest.raises(ttrace.CommandFailed, match="the reference run ended with exit code 3"):
+        ttrace.diff(f"{script} --fail", script, out=tmp_path / "failing", execute=prefixed())
