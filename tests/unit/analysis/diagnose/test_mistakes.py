@@ -209,3 +209,33 @@ def test_another_package_adds_a_kind_of_mistake(
         assert diagnose(suspect(noisy(-WHOLE))) == Diagnosis(mistake=Mistake.OPPOSITE_SIGN)
     finally:
         installed_guesses.cache_clear()
+
+
+def test_bfloat16_is_not_taken_for_rounded_to_float16() -> None:
+    """Small values leave float16's range, not its precision."""
+    expected = random(64, 16).bfloat16().double() * 2.0**-23
+    found = random(64, 16, seed=3).bfloat16().double()
+    plain = replace(suspect(found), expected=expected, parts={}, sizes={})
+    assert diagnose(plain) is None
+    coarse = found.to(torch.float8_e4m3fn).double()
+    rounded = diagnose(replace(plain, found=coarse))
+    assert rounded == Diagnosis(mistake=Mistake.ROUNDED_LOWER, dtype="float8_e4m3fn")
+
+
+@pytest.mark.parametrize(
+    ("total", "mistake"),
+    [
+        (4.0, None),  # four norms of 1 beside that of the whole, 2: their sum is twice as large
+        (2.0, Mistake.MISSING_ALL_REDUCE),
+        (8.0, Mistake.MISSING_AVERAGE),
+    ],
+)
+def test_of_a_few_numbers_only_the_plain_sum_and_mean_count(
+    total: float, mistake: Mistake | None
+) -> None:
+    one = torch.ones(1).double()
+    few = Suspect(
+        expected=2 * one, found=one, allowed=1e-3, total=total * one, holders=4, parts={}, sizes={}
+    )
+    found = diagnose(few)
+    assert (found and found.mistake) == mistake
