@@ -19,7 +19,7 @@ with on_cpu():
     from ttrace.adapters.megatron.activations import Activations
     from ttrace.adapters.megatron.adapter import require_version
     from ttrace.adapters.megatron.experts import Dispatches
-    from ttrace.adapters.megatron.layouts import Ranks, parameter_layout, sequence_layout, split
+    from ttrace.adapters.megatron.layouts import Ranks, parameter_layout, sequence_layout
     from ttrace.adapters.megatron.optimizer import box_layout, flat_boxes
     from ttrace.adapters.megatron.paths import with_global_number
 
@@ -41,7 +41,7 @@ def test_boxes_of_a_flat_range_are_the_range(shape: list[int], ends: tuple[int, 
 
 
 def test_gate_and_up_are_two_runs() -> None:
-    layout = split(Layout.full((8, 3)), 0, 1, 2, sections=2)
+    layout = shard_of(Layout.full((8, 3)), 0, 1, 2, sections=2)
     assert layout.shape == (16, 3)
     assert [(run.start, run.length) for run in layout.runs[0]] == [(4, 4), (12, 4)]
 

@@ -22,7 +22,7 @@ from ttrace.adapters import megatron, native
 from ttrace.adapters.base import Adapter
 from ttrace.errors import UsageError
 
-GROUP = "ttrace.adapters"
+_GROUP = "ttrace.adapters"
 
 
 class Framework(Protocol):
@@ -71,7 +71,7 @@ def registered(name: str, framework: Framework) -> Iterator[None]:
 
 def _installed(notes: list[str]) -> Iterator[Named]:
     """Frameworks of other packages, by the name of their entry point and what it names."""
-    found = {(point.name, point.value): point for point in metadata.entry_points(group=GROUP)}
+    found = {(point.name, point.value): point for point in metadata.entry_points(group=_GROUP)}
     for (name, value), point in sorted(found.items()):
         if value in _OWN_PACKAGES:
             continue

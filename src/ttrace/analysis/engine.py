@@ -24,7 +24,7 @@ from ttrace.analysis.compare import Comparator, Measured, Unit
 from ttrace.errors import UsageError
 from ttrace.trace.spans import SpanReader
 
-GROUP = "ttrace.engines"
+ENGINES = "ttrace.engines"
 _UNITS_AT_ONCE = 8  # chosen: a unit takes about a millisecond or more, a message far less
 
 
@@ -90,11 +90,11 @@ def find_engine(name: str | None = None, workers: int = 1) -> Engine:
     """The engine of this name; without one, as many processes as there are workers."""
     if name is None:
         return Serial() if workers == 1 else Processes(workers)
-    found = {point.name: point for point in entry_points(group=GROUP)}
+    found = {point.name: point for point in entry_points(group=ENGINES)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none is installed"
         raise UsageError(
-            f"no engine is called {name!r}; engines come by the entry point group {GROUP}: {known}"
+            f"no engine is called {name!r}; engines come by entry points of {ENGINES}: {known}"
         )
     engine: Engine = found[name].load()()
     return engine

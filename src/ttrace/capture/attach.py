@@ -20,11 +20,11 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
         return OffTracer()
     # Only a traced run pays for importing the frameworks' modules.
     from ttrace.adapters.registry import find_adapter
-    from ttrace.capture.rounding import split
+    from ttrace.capture.rounding import split_linears
     from ttrace.capture.step import RecordingTracer
 
     if settings.split > 1:
-        split(model, settings.split)
+        split_linears(model, settings.split)
     optimizers = [] if optimizer is None else optimizer
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]

@@ -1,6 +1,6 @@
 """Splitting: one process that rounds its matmuls as n ranks of tensor parallelism do.
 
-    ttrace.capture.rounding.split(model, 8)
+    ttrace.capture.rounding.split_linears(model, 8)
 
 A row-parallel linear adds n partial products, each rounded to the dtype of the activations; the
 backward of a column-parallel one does so with the gradient of its input. Here every nn.Linear does
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ttrace.errors import UsageError
 
 
-def split(model: nn.Module | Iterable[nn.Module], ways: int) -> None:
+def split_linears(model: nn.Module | Iterable[nn.Module], ways: int) -> None:
     """Make every nn.Linear whose dims divide by `ways` work in `ways` parts from now on."""
     if ways < 1:
         raise UsageError(f"a reduction splits into at least one part, found {ways}")

@@ -17,7 +17,7 @@ from ttrace.core.blame import Diagnosis
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo
 
-Runs = tuple[tuple[int, int], ...]  # (first index, length), in one dim
+HeldRuns = tuple[tuple[int, int], ...]  # (first index, length), in one dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Shard:
     ranks: tuple[int, ...]
     microbatches: tuple[int, ...]
     role: str  # shard, replica, recomputed, sum
-    runs: tuple[Runs, ...]  # for every dim
+    runs: tuple[HeldRuns, ...]  # for every dim
     relative_error: float
     ratio: float | None  # error over this part's share of the tolerance
     agrees: bool = True  # a replica that is bitwise what it repeats; others always

@@ -98,7 +98,7 @@ def draws(
     """Places in the flat local tensor and their numbers in [-2^23, 2^23), valid until the next."""
     if 0 in layout.local_shape:
         return
-    walk = plan(layout, _CHUNK_ON_CPU if device.type == "cpu" else _CHUNK_ELSEWHERE)
+    walk = walk_of(layout, _CHUNK_ON_CPU if device.type == "cpu" else _CHUNK_ELSEWHERE)
     first_step = functools.cache(
         lambda block: _FirstStep.make(walk, _key(name, seed, block), device)
     )
@@ -124,7 +124,7 @@ class Chunk(NamedTuple):
     rows: Runs  # of the cut dim
 
 
-class Axis(NamedTuple):
+class WalkAxis(NamedTuple):
     """The runs of one dim and how far its neighbours lie apart in the flat logical tensor."""
 
     runs: Runs
@@ -151,12 +151,12 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Walk:
     """How a shard is walked: loops over `outer`, slices of `cut`, `inner` whole."""
 
-    outer: tuple[Axis, ...]
-    cut: Axis
-    inner: tuple[Axis, ...]
+    outer: tuple[WalkAxis, ...]
+    cut: WalkAxis
+    inner: tuple[WalkAxis, ...]
     height: int  # rows of a chunk
 
     @property
@@ -169,7 +169,7 @@ class Plan:
         return min(self.height, self.cut.size) * self.width
 
     def size(self, chunk: Chunk) -> int:
-        return Axis(chunk.rows, self.cut.stride).size * self.width
+        return WalkAxis(chunk.rows, self.cut.stride).size * self.width
 
     def chunks(self) -> Iterator[Chunk]:
         starts = range(0, self.cut.size, self.height)
@@ -183,7 +183,7 @@ class Plan:
 
     def blocks(self, chunk: Chunk) -> range:
         """The upper halves of its logical indices; nearly always one."""
-        bounds = [axis.bounds() for axis in (Axis(chunk.rows, self.cut.stride), *self.inner)]
+        bounds = [axis.bounds() for axis in (WalkAxis(chunk.rows, self.cut.stride), *self.inner)]
         first = chunk.base + sum(low for low, _ in bounds)
         last = chunk.base + sum(high for _, high in bounds)
         return range(first >> _BLOCK_BITS, (last >> _BLOCK_BITS) + 1)
@@ -196,22 +196,22 @@ class Plan:
 
     def indices(self, chunk: Chunk, device: torch.device) -> torch.Tensor:
         """The logical index of every element."""
-        rows = Axis(chunk.rows, self.cut.stride).offsets(device) + chunk.base
+        rows = WalkAxis(chunk.rows, self.cut.stride).offsets(device) + chunk.base
         return (rows[:, None] + self.inner_offsets(device)).flatten()
 
 
-def plan(layout: Layout, limit: int) -> Plan:
+def walk_of(layout: Layout, limit: int) -> Walk:
     """Chunks of at most `limit` elements."""
     # A leading dim of size 1 leaves something to cut where all others fit into one chunk.
     strides = itertools.accumulate(reversed(layout.shape), lambda a, b: a * b, initial=1)
     runs: Sequence[Runs] = ((Run(0, 1),), *layout.runs)
-    axes = tuple(map(Axis, runs, reversed(tuple(strides))))
+    axes = tuple(map(WalkAxis, runs, reversed(tuple(strides))))
     cut, width = len(axes) - 1, 1
     while cut > 0 and width * axes[cut].size <= limit:
         width *= axes[cut].size
         cut -= 1
     height = max(1, limit // max(1, width))
-    return Plan(outer=axes[:cut], cut=axes[cut], inner=axes[cut + 1 :], height=height)
+    return Walk(outer=axes[:cut], cut=axes[cut], inner=axes[cut + 1 :], height=height)
 
 
 class _FirstStep(NamedTuple):
@@ -223,7 +223,7 @@ class _FirstStep(NamedTuple):
     inner: torch.Tensor
 
     @classmethod
-    def make(cls, walk: Plan, key: tuple[int, int], device: torch.device) -> _FirstStep:
+    def make(cls, walk: Walk, key: tuple[int, int], device: torch.device) -> _FirstStep:
         factor, offset = key
         rows = torch.arange(min(walk.height, walk.cut.size), device=device)
         ramp = rows * (walk.cut.stride * factor & _MASK)
@@ -231,7 +231,7 @@ class _FirstStep(NamedTuple):
         inner = (walk.inner_offsets(device) & _MASK) * factor
         return cls(factor, offset, ramp.to(torch.int32), inner.to(torch.int32))
 
-    def write(self, walk: Plan, chunk: Chunk, out: torch.Tensor) -> None:
+    def write(self, walk: Walk, chunk: Chunk, out: torch.Tensor) -> None:
         """A run is the ramp plus one number."""
         firsts = (chunk.base + (run.start or 0) * walk.cut.stride for run in chunk.rows)
         parts = [
@@ -243,7 +243,7 @@ class _FirstStep(NamedTuple):
 
 
 def _hash(
-    first_step: _FirstStep, walk: Plan, chunk: Chunk, out: torch.Tensor, spare: torch.Tensor
+    first_step: _FirstStep, walk: Walk, chunk: Chunk, out: torch.Tensor, spare: torch.Tensor
 ) -> None:
     """In int32, where products wrap on every device; the mask makes its shift a logical one."""
     first_step.write(walk, chunk, out)

@@ -27,7 +27,7 @@ from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
 from ttrace.report import github, html, json_file, junit, markdown, terminal, trackers
 
-GROUP = "ttrace.report_forms"
+_GROUP = "ttrace.report_forms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def find_form(name: str) -> Form:
     """A form of TTrace or of an installed package, by its name."""
     if name in FORMS:
         return FORMS[name]
-    found = entry_points(group=GROUP)
+    found = entry_points(group=_GROUP)
     if name not in found.names:
         known = ", ".join([*FORMS, *sorted(found.names)])
         raise UsageError(f"no form of report is called {name!r}; there are {known}")

@@ -24,7 +24,7 @@ from ttrace.core.record import Record
 from ttrace.errors import UnsupportedTrace, UsageError
 from ttrace.trace.dtypes import torch_dtype
 
-GROUP = "ttrace.payloads"
+_GROUP = "ttrace.payloads"
 
 
 class Fetch(Protocol):
@@ -152,7 +152,7 @@ class _Installed(NamedTuple):
 def _installed() -> _Installed:
     usable: dict[str, Payload] = {}
     problems: dict[str, str] = {}
-    found = {(point.name, point.value): point for point in metadata.entry_points(group=GROUP)}
+    found = {(point.name, point.value): point for point in metadata.entry_points(group=_GROUP)}
     for (name, value), point in sorted(found.items()):
         try:
             payload: Payload = point.load()()
@@ -170,7 +170,7 @@ def _lacking(name: str) -> str:
     problem = installed.problems.get(name)
     names = ", ".join(sorted(installed.usable))
     why = f"whose class {problem}" if problem else f"but there is only {names}"
-    return f"{why}; install the package that brings it (entry point group {GROUP})"
+    return f"{why}; install the package that brings it (entry point group {_GROUP})"
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:

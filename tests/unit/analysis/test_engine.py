@@ -82,7 +82,7 @@ def test_measured_of_another_candidate_differs(
 def test_an_engine_of_another_package_measures_a_check(
     compare: Callable[[Engine | None], CheckResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named(monkeypatch, EntryPoint("kept", f"{__name__}:Kept", engines.GROUP))
+    named(monkeypatch, EntryPoint("kept", f"{__name__}:Kept", engines.ENGINES))
     engine = find_engine("kept")
     assert isinstance(engine, Kept)
     assert compare(engine).to_dict() == compare(None).to_dict()
@@ -99,8 +99,8 @@ def test_an_engine_that_leaves_a_unit_out_is_not_believed(
 def test_an_unknown_name_is_answered_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     named(
         monkeypatch,
-        EntryPoint("ray", "absent_package:Ray", engines.GROUP),
-        EntryPoint("kept", f"{__name__}:Kept", engines.GROUP),
+        EntryPoint("ray", "absent_package:Ray", engines.ENGINES),
+        EntryPoint("kept", f"{__name__}:Kept", engines.ENGINES),
         EntryPoint("other", "absent_package:Form", "ttrace.report_forms"),
     )
     with pytest.raises(UsageError, match=r"no engine is called 'sray'.*: kept, ray$"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import ttrace
-from ttrace.capture.rounding import split
+from ttrace.capture.rounding import split_linears
 from ttrace.capture.settings import Settings
 from ttrace.errors import UsageError
 
@@ -34,7 +34,7 @@ def test_parts_add_up_to_the_whole(ways: int) -> None:
     x = torch.randn(3, 5, 8, dtype=torch.float64)
     whole = forward_and_gradients(linear(8, 12, torch.float64), x)
     layer = linear(8, 12, torch.float64)
-    split(layer, ways)
+    split_linears(layer, ways)
     for expected, found in zip(whole, forward_and_gradients(layer, x), strict=True):
         torch.testing.assert_close(found, expected)
 
@@ -45,7 +45,7 @@ def test_rounds_every_part_as_a_rank_does() -> None:
     one, *others = [part @ rows.T for part, rows in parts]
     expected = sum(others, one) + layer.bias
     whole = layer(x)
-    split(layer, 4)
+    split_linears(layer, 4)
     assert torch.equal(layer(x), expected)
     assert not torch.equal(whole, expected)
 
@@ -57,14 +57,14 @@ class Doubled(nn.Linear):
 
 def test_leaves_alone_what_does_not_divide_or_has_a_forward_of_its_own() -> None:
     model = nn.Sequential(linear(8, 8, torch.float32), linear(8, 3, torch.float32), Doubled(4, 4))
-    split([model], 4)
+    split_linears([model], 4)
     assert [isinstance(layer.forward, partial) for layer in model] == [True, False, False]
 
 
 @pytest.mark.parametrize("ways", [0, 3])
 def test_nothing_to_split_is_an_error(ways: int) -> None:
     with pytest.raises(UsageError, match="split"):
-        split(linear(8, 8, torch.float32), ways)
+        split_linears(linear(8, 8, torch.float32), ways)
 
 
 def test_attach_splits_where_a_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_every_mask_is_a_cut_of_the_whole(layout: Layout, chunk: int) -> None:
 @settings(deadline=None)
 @given(layouts(), st.integers(1, 40))
 def test_chunks_cover_the_shard_in_order_and_within_the_limit(layout: Layout, limit: int) -> None:
-    plan = counter.plan(layout, limit)
+    plan = counter.walk_of(layout, limit)
     if 0 in layout.local_shape:
         return
     position = 0

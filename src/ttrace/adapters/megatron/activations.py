@@ -22,14 +22,14 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
 from ttrace.adapters.base import NO_BATCH, BoundarySpec, SentTokens
-from ttrace.adapters.megatron.experts import Dispatched, Dispatches, Source
+from ttrace.adapters.megatron.experts import Dispatched, Dispatches, TokenSource
 from ttrace.adapters.megatron.layouts import (
     Ranks,
     Role,
     column_layout,
     role_of,
     sequence_layout,
-    split,
+    shard_of,
 )
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
@@ -222,7 +222,7 @@ class Activations:
 
     def _rows_from(
         self,
-        source: Source,
+        source: TokenSource,
         dispatched: Dispatched,
         rows: torch.Tensor,
         module: Any,
@@ -243,7 +243,7 @@ class Activations:
         at = int(expert is None)
         layout = sequence_layout(shape, ranks, dim=at, scattered=ranks.sequence_parallel)
         if expert is None:
-            layout = split(layout, 0, *self._ranks.ep)
+            layout = shard_of(layout, 0, *self._ranks.ep)
         layout = self._inside_expert(layout, module, kind)
         return SentTokens(origin=source.rank, rows=mine, places=places, layout=layout)
 
@@ -255,9 +255,9 @@ class Activations:
         last, is_output = len(layout.shape) - 1, _IS_OUTPUT[kind]
         role = role_of(module)
         if role is Role.COLUMN and is_output:
-            return split(layout, last, index, count, self._sections.get(id(module), 1))
+            return shard_of(layout, last, index, count, self._sections.get(id(module), 1))
         if role is Role.ROW and not is_output:
-            return split(layout, last, index, count)
+            return shard_of(layout, last, index, count)
         return layout.summed_over("tp") if kind in (Kind.OUTPUT, Kind.GRAD_INPUT) else layout
 
     def _other(self, module: nn.Module, slot: str, tensor: torch.Tensor) -> BoundarySpec:

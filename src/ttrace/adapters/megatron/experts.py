@@ -17,17 +17,17 @@ import torch
 import torch.distributed as dist
 from megatron.core.transformer.moe.moe_layer import MoELayer
 
-from ttrace.adapters.megatron.layouts import Axis
+from ttrace.adapters.megatron.layouts import Seat
 from ttrace.adapters.patching import patched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class TokenSource:
     """A rank that sends tokens: its number and its coordinates."""
 
     rank: int
-    tp: Axis
-    cp: Axis
+    tp: Seat
+    cp: Seat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Dispatched:
     rows: torch.Tensor  # of each row: source rank, place among the tokens of that rank
     counts: tuple[int, ...]  # rows of each local expert; they stand in this order
     shape: tuple[int, int]  # sequence and batch of a source's tokens
-    sources: tuple[Source, ...]
+    sources: tuple[TokenSource, ...]
 
     def of_expert(self, index: int) -> torch.Tensor:
         return self.rows.split(list(self.counts))[index]
@@ -46,10 +46,10 @@ class Dispatched:
 class Dispatches:
     """The latest dispatch of every layer, kept by watching `MoELayer.preprocess`."""
 
-    def __init__(self, tp: Axis, cp: Axis) -> None:
+    def __init__(self, tp: Seat, cp: Seat) -> None:
         self._coordinates = (tp, cp)
         self._latest: dict[int, Dispatched] = {}
-        self._sources: dict[int, tuple[Source, ...]] = {}
+        self._sources: dict[int, tuple[TokenSource, ...]] = {}
 
     def latest(self, layer: MoELayer) -> Dispatched | None:
         return self._latest.get(id(layer))
@@ -87,11 +87,11 @@ class Dispatches:
             sources=self._all_sources(layer),
         )
 
-    def _all_sources(self, layer: MoELayer) -> tuple[Source, ...]:
+    def _all_sources(self, layer: MoELayer) -> tuple[TokenSource, ...]:
         group = layer.token_dispatcher.tp_ep_group
         if id(group) not in self._sources:
             tp, cp = self._coordinates
             found: list[Any] = [None] * group.size()
             dist.all_gather_object(found, (dist.get_rank(), tp, cp), group=group)
-            self._sources[id(group)] = tuple(Source(rank=r, tp=t, cp=c) for r, t, c in found)
+            self._sources[id(group)] = tuple(TokenSource(rank=r, tp=t, cp=c) for r, t, c in found)
         return self._sources[id(group)]

@@ -24,7 +24,7 @@ from torch import nn
 
 from ttrace.core.layout import Layout
 
-Axis = tuple[int, int]  # my index, size
+Seat = tuple[int, int]  # my index, size
 
 
 class Role(Enum):
@@ -64,13 +64,13 @@ def role_of(module: nn.Module) -> Role | None:
 class Ranks:
     """This rank on every axis that splits tensors."""
 
-    tp: Axis
-    cp: Axis
-    ep: Axis
-    etp: Axis
+    tp: Seat
+    cp: Seat
+    ep: Seat
+    etp: Seat
     sequence_parallel: bool
 
-    def tensor_axis(self, module: nn.Module) -> tuple[str, Axis]:
+    def tensor_axis(self, module: nn.Module) -> tuple[str, Seat]:
         """Experts have a tensor parallel size of their own."""
         return ("etp", self.etp) if getattr(module, "is_expert", False) else ("tp", self.tp)
 
@@ -89,7 +89,7 @@ def parameter_layout(
     if dim is None:
         return None
     axis = ranks.etp if is_expert else ranks.tensor_axis(module)[1]
-    return split(Layout.full(shape), dim, *axis, sections if dim == 0 else 1)
+    return shard_of(Layout.full(shape), dim, *axis, sections if dim == 0 else 1)
 
 
 def _split_dim(module: nn.Module, name: str) -> int | None:
@@ -126,7 +126,7 @@ def sequence_layout(shape: Sequence[int], ranks: Ranks, *, dim: int = 0, scatter
     return layout.shard(dim, tp_index, tp) if tp > 1 else layout
 
 
-def split(layout: Layout, dim: int, index: int, count: int, sections: int = 1) -> Layout:
+def shard_of(layout: Layout, dim: int, index: int, count: int, sections: int = 1) -> Layout:
     """A layout whose local tensor turns out to be one part of `count` along a dim."""
     whole = [size * count if at == dim else size for at, size in enumerate(layout.shape)]
     runs = list(layout.runs)
@@ -136,7 +136,7 @@ def split(layout: Layout, dim: int, index: int, count: int, sections: int = 1) -
 
 
 def column_layout(
-    shape: Sequence[int], ranks: Ranks, axis: Axis, dim: int, sections: int
+    shape: Sequence[int], ranks: Ranks, axis: Seat, dim: int, sections: int
 ) -> Layout:
     """The sequence whole but for context parallelism, one other dim cut by tensor parallelism."""
-    return split(sequence_layout(shape, ranks, scattered=False), dim, *axis, sections)
+    return shard_of(sequence_layout(shape, ranks, scattered=False), dim, *axis, sections)

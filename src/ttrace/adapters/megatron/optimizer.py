@@ -22,7 +22,7 @@ from ttrace.adapters.base import BeforeClip, BeforeReduction
 from ttrace.adapters.patching import patched
 from ttrace.core.layout import Layout, Run
 
-Box = tuple[tuple[int, int], ...]  # start and stop of every dim
+FlatBox = tuple[tuple[int, int], ...]  # start and stop of every dim
 
 
 class Optimizers:
@@ -94,7 +94,7 @@ def _pairs(part: Any) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         yield from ((p, p) for p in group["params"] if id(p) not in copies)
 
 
-def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[FlatBox]:
     """A range of the flattened tensor as boxes, in order."""
     if start >= stop:
         return
@@ -114,7 +114,7 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
     yield from (((last, last + 1), *box) for box in flat_boxes(shape[1:], 0, stop - last * row))
 
 
-def box_layout(base: Layout, box: Box) -> Layout:
+def box_layout(base: Layout, box: FlatBox) -> Layout:
     for dim, (start, stop) in enumerate(box):
         base = base.take(dim, [Run(start, stop - start)])
     return base

@@ -8,7 +8,7 @@ from typing import Any
 from megatron.core import parallel_state
 from torch import nn
 
-from ttrace.adapters.megatron.layouts import Axis, Ranks
+from ttrace.adapters.megatron.layouts import Ranks, Seat
 from ttrace.adapters.megatron.paths import is_tied
 
 EMBEDDING_AXIS = "pp.embedding"  # the two ends of a pipeline that both hold the tied embedding
@@ -24,11 +24,11 @@ def ranks_of(config: Any) -> Ranks:
     )
 
 
-def data_axis() -> Axis:
+def data_axis() -> Seat:
     return _axis("data")
 
 
-def mesh_axes(ranks: Ranks, chunks: Iterable[nn.Module]) -> dict[str, Axis]:
+def mesh_axes(ranks: Ranks, chunks: Iterable[nn.Module]) -> dict[str, Seat]:
     """Index and size on every axis over which the model or its batch is spread."""
     axes = {"tp": ranks.tp, "pp": _axis("pipeline_model"), "cp": ranks.cp, "dp": data_axis()}
     if (end := embedding_end(chunks)) is not None:
@@ -45,7 +45,7 @@ def embedding_end(chunks: Iterable[nn.Module]) -> int | None:
     return int(rank > 0)
 
 
-def _axis(group: str) -> Axis:
+def _axis(group: str) -> Seat:
     rank = getattr(parallel_state, f"get_{group}_parallel_rank")
     size = getattr(parallel_state, f"get_{group}_parallel_world_size")
     return int(rank()), int(size())

@@ -21,7 +21,7 @@ from ttrace.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class PipelinePart:
     """A module that takes the model's inputs if it is first, and gives its outputs if last."""
 
     module: nn.Module
@@ -60,11 +60,11 @@ class Pipeline:
             yield
 
 
-def _stage(part: Any) -> Stage:
+def _stage(part: Any) -> PipelinePart:
     if isinstance(part, _PipelineStageBase):
-        return Stage(module=part.submod, is_first=part.is_first, is_last=part.is_last)
+        return PipelinePart(module=part.submod, is_first=part.is_first, is_last=part.is_last)
     if isinstance(part, nn.Module):
-        return Stage(module=part)
+        return PipelinePart(module=part)
     raise UsageError(
         "ttrace.attach needs the model: a torch.nn.Module, a PipelineStage, or a list of the "
         f"PipelineStages of this rank; found {type(part).__name__}"
