@@ -1,4 +1,4 @@
-"""Isolation names what is wrong by itself: every bug exactly, several at once, and nothing else."""
+"""Isolation names root causes: every bug exactly, several at once, and nothing else."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -8,7 +8,7 @@ import pytest
 from tests.support.tracing import explain
 from ttrace.core.ids import Kind
 from ttrace.lab.run import Function
-from ttrace.report.view import findings
+from ttrace.report.view import root_causes
 from zoo.bug import Family
 from zoo.megatron.training import alone, changed, on_ranks
 from zoo.registry import find
@@ -46,7 +46,7 @@ def small(name: str) -> Function:
 def test_the_report_says_which_is_wrong(name: str, reason: str, trials: Trials) -> None:
     result = trials.compare(alone(SMALL), small(name))
     assert result.culprits
-    assert all(reason in finding.reason for finding in findings(result)), explain(result)
+    assert all(reason in cause.reason for cause in root_causes(result)), explain(result)
     assert all(
         id_.kind in (Kind.REDUCED_GRAD, Kind.MAIN_GRAD)
         for c in result.culprits

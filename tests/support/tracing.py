@@ -49,7 +49,7 @@ def explain(result: CheckResult) -> str:
         f"{r.id} {r.verdict} {r.ratio} {wording.finding(r)}"
         for r in (*result.failures, *result.undecided)
     ]
-    named = [f"{finding.place}: {finding.reason}" for finding in view.findings(result)]
+    named = [f"{cause.place}: {cause.reason}" for cause in view.root_causes(result)]
     return "\n".join([*named, *first[:5]])
 
 

@@ -193,29 +193,6 @@ class Summary:
     faults: tuple[str, ...] = ()  # exceptions inside hooks, kept away from the training run
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "hooks_expected": self.hooks_expected,
-            "hooks_fired": self.hooks_fired,
-            "unfired": list(self.unfired),
-            "never_called": list(self.never_called),
-            "faults": list(self.faults),
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Summary:
-        return cls(
-            steps=data["steps"],
-            hooks_expected=data["hooks_expected"],
-            hooks_fired=data["hooks_fired"],
-            unfired=tuple(data["unfired"]),
-            never_called=tuple(data["never_called"]),
-            faults=tuple(data["faults"]),
-            notes=tuple(data["notes"]),
-        )
-
 
 def _count(value: Any) -> int | None:
     if value is None or (type(value) is int and value > 0):

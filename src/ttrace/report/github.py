@@ -22,13 +22,13 @@ def workflow_commands(result: CheckResult) -> list[str]:
     if result.exit_code == 0:
         return [f"::notice title=TTrace::{_data(title)}"]
     level = "error" if result.exit_code == 1 else "warning"
-    findings = view.findings(result)[:_CULPRITS]
-    if not findings:
+    causes = view.root_causes(result)[:_CULPRITS]
+    if not causes:
         return [f"::{level} title={_property(title)}::{_data(view.look_first(result) or title)}"]
     return [
-        f"::{level} {_place(finding.source)}title={_property(title)}::"
-        + _data(f"{finding.place}: {finding.reason}")
-        for finding in findings
+        f"::{level} {_place(cause.source)}title={_property(title)}::"
+        + _data(f"{cause.place}: {cause.reason}")
+        for cause in causes
     ]
 
 

@@ -84,22 +84,22 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "headline": wording.headline(result),
         "exit_code": result.exit_code,
         "look_first": view.look_first(result),
-        "consequences": wording.follow_on(result),
+        "follow_on": wording.follow_on(result),
         "counts": wording.counts(result),
-        "findings": [
+        "root_causes": [
             {
-                "where": finding.where,
-                "part": finding.phase,
-                "reason": finding.reason,
-                "class": finding.class_name,
-                "source": finding.source,
-                "more": finding.more,
+                "where": cause.where,
+                "phase": cause.phase,
+                "reason": cause.reason,
+                "class": cause.class_name,
+                "source": cause.source,
+                "more": cause.more,
                 "evidence": [
                     {"id": e.id, "sentence": e.sentence, "rows": list(e.rows), "note": e.note}
-                    for e in finding.evidence
+                    for e in cause.evidence
                 ],
             }
-            for finding in view.findings(result)
+            for cause in view.root_causes(result)
         ],
         **_vocabulary(),
         "evidence_in": evidence_in,

@@ -25,8 +25,8 @@ def render(result: CheckResult) -> str:
 
 
 def _add_words(result: CheckResult, data: dict[str, Any]) -> None:
-    for entry, finding in zip(data["culprits"], view.findings(result), strict=True):
-        entry["words"] = f"{finding.place}: {finding.reason}"
+    for entry, cause in zip(data["culprits"], view.root_causes(result), strict=True):
+        entry["words"] = f"{cause.place}: {cause.reason}"
     for entry, tensor in zip(data["tensors"], result.tensors, strict=True):
         entry["words"] = wording.finding(tensor)
     for entry, note in zip(data["notes"], result.notes, strict=True):

@@ -25,9 +25,9 @@ def render(result: CheckResult) -> str:
         modules.setdefault(tensor.id.module, []).append(tensor)
     suite = ET.Element("testsuite", name="ttrace")
     failures = skipped = 0
-    for finding in view.findings(result):
-        case = _case(suite, "culprit", finding.place)
-        lines = [finding.reason, *(f"{e.id}: {e.sentence}" for e in finding.evidence)]
+    for cause in view.root_causes(result):
+        case = _case(suite, "culprit", cause.place)
+        lines = [cause.reason, *(f"{e.id}: {e.sentence}" for e in cause.evidence)]
         _add(case, "failure", wording.headline(result), lines)
         failures += 1
     for module, tensors in modules.items():

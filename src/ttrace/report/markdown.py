@@ -21,10 +21,10 @@ def render(result: CheckResult) -> str:
     """Everything a colleague needs to begin."""
     verdict, _, rest = wording.headline(result).partition(": ")
     lines = [f"### TTrace: {verdict}", "", code(rest) if result.exit_code else rest, ""]
-    for finding in view.findings(result)[:_CULPRITS]:
-        where = f" in {code(finding.source)}" if finding.source else ""
-        lines += [f"- **{code(finding.where)}**, {finding.phase}{where}: {code(finding.reason)}"]
-        lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in finding.evidence]
+    for cause in view.root_causes(result)[:_CULPRITS]:
+        where = f" in {code(cause.source)}" if cause.source else ""
+        lines += [f"- **{code(cause.where)}**, {cause.phase}{where}: {code(cause.reason)}"]
+        lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
     if len(result.culprits) > _CULPRITS:
         lines.append(f"- {line(Line.MORE_PLACES, count=len(result.culprits) - _CULPRITS)}")
     shown = result.failures or result.undecided

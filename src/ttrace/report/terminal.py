@@ -40,12 +40,12 @@ def print_check(result: CheckResult, console: Console) -> None:
     """Print a whole result."""
     colour = ["bold green", "bold red", "bold yellow"][result.exit_code]
     _say(console, wording.headline(result), style=colour)
-    findings = view.findings(result)
-    for finding in findings[:_CULPRITS]:
-        place = f"{finding.place}: " if len(findings) > 1 else ""
-        _say(console, f"  {place}{finding.reason}")
-    if len(findings) > _CULPRITS:
-        _say(console, f"  {line(Line.MORE_PLACES, count=len(findings) - _CULPRITS)}")
+    causes = view.root_causes(result)
+    for cause in causes[:_CULPRITS]:
+        place = f"{cause.place}: " if len(causes) > 1 else ""
+        _say(console, f"  {place}{cause.reason}")
+    if len(causes) > _CULPRITS:
+        _say(console, f"  {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")
     if spread := wording.follow_on(result):
         _say(console, f"  {spread}")
     shown = result.failures or result.undecided

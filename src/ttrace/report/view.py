@@ -2,7 +2,7 @@
 
     headline    NOT EQUIVALENT: layers.1.feed_forward, backward
     look first  step0/layers.1.feed_forward:grad_input.0, on ranks 2, 3
-    findings    each culprit with its evidence: statistic, times allowed, place, ranks
+    root causes each culprit with its evidence: statistic, times allowed, place, ranks
 
 Enters: a CheckResult. Leaves: frozen plain values with their words. The only place where forms
 learn what a result is made of.
@@ -42,7 +42,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class RootCause:
     """A culprit in words, its evidence and where its code is."""
 
     where: str
@@ -60,28 +60,28 @@ class Finding:
 
 def look_first(result: CheckResult) -> str:
     """What to look at first, in one sentence; empty where there is nothing."""
-    for finding in findings(result)[:1]:
-        code = f" ({finding.class_name}, {finding.source})" if finding.source else ""
-        if finding.evidence:
-            first = finding.evidence[0]
-            return f"{finding.where}{code}: {first.id}, {first.sentence}"
-        return f"{finding.where}{code}"
+    for cause in root_causes(result)[:1]:
+        code = f" ({cause.class_name}, {cause.source})" if cause.source else ""
+        if cause.evidence:
+            first = cause.evidence[0]
+            return f"{cause.where}{code}: {first.id}, {first.sentence}"
+        return f"{cause.where}{code}"
     shown = result.failures or result.undecided
     return f"{shown[0].id}: {wording.finding(shown[0]) or shown[0].verdict.value}" if shown else ""
 
 
-def findings(result: CheckResult) -> tuple[Finding, ...]:
+def root_causes(result: CheckResult) -> tuple[RootCause, ...]:
     """Every culprit, in order. Evidence of an isolated run is looked up there."""
     source = result.blamed_in
     tensors = {tensor.id: tensor for tensor in source.tensors}
     details = {detail.id: detail for detail in source.details}
     modules = {module.path: module for module in (result.modules or source.modules)}
 
-    def finding(culprit: Culprit) -> Finding:
+    def root_cause(culprit: Culprit) -> RootCause:
         shown = [tensors[id_] for id_ in culprit.evidence if id_ in tensors]
         named = culprit.blame.modules
         module = modules.get(named[0]) if len(named) == 1 else None
-        return Finding(
+        return RootCause(
             where=wording.where(culprit),
             phase=wording.phase(culprit),
             reason=wording.reason(culprit, tensors),
@@ -91,7 +91,7 @@ def findings(result: CheckResult) -> tuple[Finding, ...]:
             more=max(0, len(shown) - SHOWN_EVIDENCE),
         )
 
-    return tuple(finding(culprit) for culprit in result.culprits)
+    return tuple(root_cause(culprit) for culprit in result.culprits)
 
 
 def evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:

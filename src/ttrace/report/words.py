@@ -190,6 +190,10 @@ class Line(StrEnum):
     MORE_POINTS = "more_points"
     MORE_PLACES = "more_places"
     FOLLOW_ON = "follow_on"
+    ROOT_CAUSE = "root_cause"
+    WORST_PLACE = "worst_place"
+    ALLOWED = "allowed"
+    REPORT = "report"
     RATIO = "ratio"
     FAR_BEYOND = "far_beyond"
     EVIDENCE = "evidence"
@@ -226,6 +230,10 @@ LINES = {
     Line.MORE_PLACES: "and {count} more places",
     Line.FOLLOW_ON: "{failures} tensors of {modules} modules differ; the isolated run found "
     "{count} root cause{s}, the rest are follow-on errors",
+    Line.ROOT_CAUSE: "root cause: {place}: {reason}",
+    Line.WORST_PLACE: "worst place: {id}: {evidence}",
+    Line.ALLOWED: "allowed: error norm {norm:.3g} ({source})",
+    Line.REPORT: "report: {path}",
     Line.RATIO: "{ratio:.3g} times its tolerance",
     Line.FAR_BEYOND: "far beyond its tolerance",
     Line.EVIDENCE: "{what} is {ratio:.3g} times what is allowed ({value:.3g} > {allowed:.3g})",

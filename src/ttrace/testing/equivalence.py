@@ -26,9 +26,12 @@ from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function
 from ttrace.report import json_file, view, wording
+from ttrace.report.wording import line
+from ttrace.report.words import Line
 
 ENV_OUT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
 ENV_HTML = "TTRACE_PYTEST_HTML"  # folder for the report of every test, set by --ttrace-html
+_CULPRITS = 3  # chosen: the first ones are where to look
 _DEFAULT = Path("ttrace-out") / "pytest"  # reports of failures, unless told otherwise
 
 
@@ -72,17 +75,21 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
     lines = [wording.headline(result)]
     source = result.blamed_in
     shown = next(iter(result.failures or result.undecided), None)
-    lines += [f"root cause: {f.place}: {f.reason}" for f in view.findings(result)[:3]]
+    lines += [
+        line(Line.ROOT_CAUSE, place=cause.place, reason=cause.reason)
+        for cause in view.root_causes(result)[:_CULPRITS]
+    ]
     tensors = {tensor.id: tensor for tensor in source.tensors}
     named = [tensors[id_] for c in result.culprits for id_ in c.evidence if id_ in tensors]
     worst = max(named, key=lambda tensor: tensor.ratio or 0.0, default=shown)
     if worst is not None:
-        lines.append(f"worst place: {worst.id}: {wording.evidence(worst)}")
+        lines.append(line(Line.WORST_PLACE, id=worst.id, evidence=wording.evidence(worst)))
         if worst.tolerance is not None:
             allowed = worst.tolerance
-            lines.append(f"allowed: error norm {allowed.error_norm:.3g} ({allowed.source})")
+            said = line(Line.ALLOWED, norm=allowed.error_norm, source=allowed.source)
+            lines.append(said)
     if report is not None:
-        lines.append(f"report: {report}")
+        lines.append(line(Line.REPORT, path=report))
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ttrace.core.ids import TensorId
+from ttrace.core.plain import from_dict
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, TraceNotFound, TTraceError, UnsupportedTrace
 from ttrace.trace import journal
@@ -26,7 +27,7 @@ _VERSIONS = (journal.VERSION, journal.VERSION_WITH_PAYLOADS)
 _RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
 _MAX_WORLD_SIZE = 1 << 24  # chosen: above any cluster, while all missing ranks can still be listed
 
-# What a broken value raises on its way through from_json: bad types, missing keys, refused layouts.
+# What a broken value raises on its way back to an object: bad types, missing keys, refused layouts.
 _MALFORMED = (
     KeyError,
     TypeError,
@@ -128,7 +129,7 @@ def _read_rank(root: Path, folder: Path, rank: int) -> RankTrace:
         try:
             key, value = journal.unframe(line)
             if key == journal.END:
-                summary = Summary.from_json(value)
+                summary = from_dict(Summary, value)
                 continue
             record = Record.from_json(value, rank=rank)
             _check_fields(record)

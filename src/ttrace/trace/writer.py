@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from ttrace.core.plain import to_dict
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import UsageError
 from ttrace.trace import journal
@@ -77,7 +78,7 @@ class TraceWriter:
             self._require_open()
             try:
                 self._segments.seal()
-                self._append_line(journal.frame(journal.END, summary.to_json()))
+                self._append_line(journal.frame(journal.END, to_dict(summary)))
             finally:
                 fd, self._fd = self._fd, -1
                 os.close(fd)

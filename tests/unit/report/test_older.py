@@ -88,7 +88,7 @@ def test_an_unknown_reason_is_told_as_it_was(tmp_path: Path) -> None:
     entry = {"where": "a", "part": "forward", "reason": "the moon", "evidence": [EVIDENCE]}
     result = old(tmp_path, culprits=[entry])
     assert result.culprits[0].reason is Reason.TOLD
-    assert [finding.reason for finding in view.findings(result)] == ["the moon"]
+    assert [cause.reason for cause in view.root_causes(result)] == ["the moon"]
 
 
 DIAGNOSES = {

@@ -20,7 +20,7 @@ function start(data) {
     node.replaceChildren(...entries.map(([value, text]) => el("option", { value }, text)));
     node.hidden = entries.length < 2;
   }
-  options(which, data.comparisons.map((comparison, n) => [n, n ? "isolated run: what is wrong by itself" : "whole step: how it spreads"]));
+  options(which, data.comparisons.map((comparison, n) => [n, n ? "isolated run: root causes" : "whole step: how it spreads"]));
   options(show, [["all", "all tensors"], ["wrong", "wrong"], ["undecided", "undecided"]]);
 
   function switchTo(n) {
@@ -85,7 +85,7 @@ function start(data) {
   drawLegend(data);
   byId("spread-title").textContent = data.exit_code === 0 ? "Every tensor" : "Where it starts and how it spreads";
   switchTo(0);
-  const first = data.findings.length && data.findings[0].evidence.length ? data.findings[0].evidence[0].id : null;
+  const first = data.root_causes.length && data.root_causes[0].evidence.length ? data.root_causes[0].evidence[0].id : null;
   openById(0, state.comparison.byId.has(first) ? first : worst(state.comparison));
   if (data.exit_code === 0) byId("heat").scrollTop = 0;  // nothing to reveal: the model from its beginning
   if (state.chosen === null) { filter(); drawTensor(data, state); }
