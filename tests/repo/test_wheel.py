@@ -26,7 +26,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def names_in_wheel(tree: Path) -> set[str]:
-    """Without a compiler: it would take most of the time, and the library is no file of the tree."""
+    """Built without a compiler, which would take most of the time."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "wheel"],
         cwd=tree,
