@@ -22,6 +22,7 @@ PAGES = [
     "docs/how-to/megatron.md",
     "docs/how-to/pytest.md",
     "docs/how-to/read-the-report.md",
+    "docs/how-to/slurm.md",
     "docs/how-to/trace-your-script.md",
 ]
 SAID = re.compile(r"<!-- said by: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
