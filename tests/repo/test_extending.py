@@ -23,10 +23,14 @@ from ttrace.analysis.engine import find_engine
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.report.json_file import dumps
 from ttrace.trace.payload import forget_installed
+from zoo.bug import Family
+from zoo.registry import BUGS, find
+from zoo.trials import Trials
+from zoo.workers import WorkerPool
 
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 BLOCK = re.compile(r'^```(?:python|toml) title="(.*?)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
-PACKAGES = ("acme", "test_acme", "ttrace_acme")
+PACKAGES = ("acme", "planted", "test_acme", "ttrace_acme")
 POINTS = tomllib.loads(dict(BLOCK.findall(PAGE))["pyproject.toml"])["project"]["entry-points"]
 
 
@@ -181,3 +185,14 @@ def test_the_executor_runs_both_sides(tmp_path: Path) -> None:
     assert result.outcome is Outcome.EQUIVALENT, str(result)
     with pytest.raises(ttrace.CommandFailed, match="the reference run ended with exit code 3"):
         ttrace.diff(f"{script} --fail", script, out=tmp_path / "failing", execute=prefixed())
+
+
+def test_the_planted_bug_is_named_and_its_twin_passes(pool: WorkerPool, tmp_path: Path) -> None:
+    import_module("planted")
+    try:
+        bug = find("gradients-never-divided", Family.NATIVE)
+    finally:
+        BUGS.pop((Family.NATIVE, "gradients-never-divided"))
+    trials = Trials(pool, tmp_path)
+    assert bug.is_named_by(trials.bug(bug).named)
+    assert trials.twin(bug).is_silent
