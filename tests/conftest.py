@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from ttrace.lab.functions import WorkerPool
 from zoo.trials import Trials
-from zoo.workers import WorkerPool
+from zoo.workers import worker_pool
 
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[WorkerPool]:
-    workers = WorkerPool(4)
+    workers = worker_pool(4)
     yield workers
     workers.close()
 

@@ -1,13 +1,14 @@
-"""The pool of gloo workers that our own tests use: it lives as long as the test session."""
+"""The pool of gloo workers for tests and benchmarks."""
+
+from __future__ import annotations
 
 import torch
 
-from ttrace.lab.functions import WorkerPool as Pool
+from ttrace.lab.functions import WorkerPool
 
 
-class WorkerPool(Pool):
-    def __init__(self, size: int) -> None:
-        super().__init__(size, _no_amx)
+def worker_pool(size: int) -> WorkerPool:
+    return WorkerPool(size, _no_amx)
 
 
 def _no_amx() -> None:

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.bugs.table import Row, page
+from ttrace.lab.functions import WorkerPool
 from ttrace.report.wording import blamed, place
 from zoo.bug import Bug, Family
 from zoo.registry import bugs
 from zoo.trials import Trials
-from zoo.workers import WorkerPool
+from zoo.workers import worker_pool
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "bugs.md"
@@ -80,7 +81,7 @@ def _pool(size: int) -> WorkerPool:
     """The tests' pool, made before torch starts threads: its processes are forked."""
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
-    return WorkerPool(size)
+    return worker_pool(size)
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ def _trials(folder: Path, ranks: int) -> Trials:
     import torch
 
     from zoo.trials import Trials
-    from zoo.workers import WorkerPool
+    from zoo.workers import worker_pool
 
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
-    return Trials(WorkerPool(ranks), Path(tempfile.mkdtemp(dir=folder)))
+    return Trials(worker_pool(ranks), Path(tempfile.mkdtemp(dir=folder)))
 
 
 def quieten() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.power.methods import METHODS, comparable
 from benchmarks.power.runs import Model, SharedReferences, experiment
 from ttrace.core.results import CheckResult
-from zoo.workers import WorkerPool
+from zoo.workers import worker_pool
 
 SIZES = ((3, 64), (2, 128), (6, 64), (2, 64))  # (layers, width), one after the other
 _MOST_RANKS = 4
@@ -46,7 +46,7 @@ def grid(seeds: range, device: str) -> list[Model]:
 
 def clean_runs(task: tuple[Model, Sequence[str]]) -> list[CleanRun]:
     model, layouts = task
-    pool = WorkerPool(_MOST_RANKS)  # a fresh one: process groups leave threads behind
+    pool = worker_pool(_MOST_RANKS)  # a fresh one: process groups leave threads behind
     folder = Path(tempfile.mkdtemp(prefix="power-"))
     try:
         return [clean for clean, _, _ in run_model(model, layouts, SharedReferences(pool), folder)]

@@ -27,7 +27,7 @@ from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader
-from zoo.workers import WorkerPool
+from zoo.workers import worker_pool
 
 SWEPT = ("split2", "tp2")  # simulated and real tensor parallelism
 TRIALS = 3  # of every kind of error in every tensor: other rows, elements, heads
@@ -51,7 +51,7 @@ class Swept:
 def sweep(task: tuple[Model, str, Mapping[str, float]]) -> list[Swept]:
     """Plain and isolated."""
     model, layout, widened = task
-    pool = WorkerPool(2)
+    pool = worker_pool(2)
     folder = Path(tempfile.mkdtemp(prefix="power-"))
     try:
         return [

@@ -8,8 +8,8 @@ import pytest
 from tests.support.tracing import TrainConfig, check, explain, trace_here, trace_in_pool
 from ttrace.core.blame import Mistake
 from ttrace.demo.bugs import BUGS, DemoBug
+from ttrace.lab.functions import WorkerPool
 from zoo.trials import blames
-from zoo.workers import WorkerPool
 
 CANDIDATE = TrainConfig(dp=2, tp=2, microbatches=2)
 # What the culprit is said to look like; nothing for bugs whose undoing needs what no rank holds.

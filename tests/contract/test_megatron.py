@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ttrace.adapters.conformance import Case, run_conformance
-from zoo.workers import WorkerPool
+from ttrace.lab.functions import WorkerPool
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None, reason="megatron-core is not installed"

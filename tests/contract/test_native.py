@@ -23,7 +23,7 @@ import ttrace
 from ttrace.adapters.conformance import Case, run_conformance
 from ttrace.adapters.native.adapter import NativeAdapter
 from ttrace.capture.settings import Settings
-from zoo.workers import WorkerPool
+from ttrace.lab.functions import WorkerPool
 
 
 def plain() -> nn.Module:

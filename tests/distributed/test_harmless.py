@@ -14,8 +14,8 @@ from torch.nn.utils import clip_grad_norm_
 
 import ttrace
 from ttrace.capture.settings import Settings
+from ttrace.lab.functions import WorkerPool
 from ttrace.trace.reader import Trace
-from zoo.workers import WorkerPool
 
 
 def train(layout: str) -> list[list[float]]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.tracing import TrainConfig, check, explain, trace_in_pool
 from ttrace.analysis.isolate import write_plans
-from zoo.workers import WorkerPool
+from ttrace.lab.functions import WorkerPool
 
 LAYOUTS = {
     "fsdp": TrainConfig(dp=2),

@@ -12,8 +12,8 @@ from ttrace.analysis.isolate import write_plans
 from ttrace.core.blame import Blame, Phase
 from ttrace.core.results import CheckResult
 from ttrace.demo.bugs import BUGS, DemoBug
+from ttrace.lab.functions import WorkerPool
 from zoo.trials import blames
-from zoo.workers import WorkerPool
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=2),

@@ -9,7 +9,7 @@ import pytest
 from tests.support.tracing import TrainConfig, check, explain, trace_here, trace_in_pool
 from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult, Verdict
-from zoo.workers import WorkerPool
+from ttrace.lab.functions import WorkerPool
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=1),

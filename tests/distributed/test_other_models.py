@@ -28,7 +28,7 @@ import ttrace
 from tests.support.tracing import check, explain
 from ttrace.capture.settings import Settings
 from ttrace.core.ids import Kind
-from zoo.workers import WorkerPool
+from ttrace.lab.functions import WorkerPool
 
 VOCAB, LENGTH, WIDTH, BATCH = 64, 12, 24, 8
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 import ttrace
 from ttrace.demo.train import TrainConfig, build
 from ttrace.errors import UsageError
-from zoo.workers import WorkerPool
+from ttrace.lab.functions import WorkerPool
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp"),

@@ -8,11 +8,11 @@ import pytest
 
 from ttrace.capture.settings import Settings
 from ttrace.core.ids import Kind
+from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Run
 from ttrace.trace.reader import Trace
 from zoo.megatron.training import on_ranks
-from zoo.workers import WorkerPool
 
 Calls = dict[str, set[tuple[int, int]]]  # module -> rank and microbatch of its records
 

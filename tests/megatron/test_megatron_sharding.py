@@ -8,9 +8,9 @@ import pytest
 from tests.support.tracing import explain
 from ttrace.core.finding import Topic
 from ttrace.core.ids import Kind
+from ttrace.lab.functions import WorkerPool
 from zoo.megatron.training import alone, on_ranks
 from zoo.trials import Trials
-from zoo.workers import WorkerPool
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2-sp": (2, {"tp": 2, "sp": True}),

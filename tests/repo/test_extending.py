@@ -21,12 +21,12 @@ from ttrace.analysis.diagnose import mistakes
 from ttrace.analysis.diagnose.suspect import Suspect
 from ttrace.analysis.engine import find_engine
 from ttrace.core.results import CheckResult, Outcome
+from ttrace.lab.functions import WorkerPool
 from ttrace.report.json_file import dumps
 from ttrace.trace.payload import forget_installed
 from zoo.bug import Family
 from zoo.registry import BUGS, find
 from zoo.trials import Trials
-from zoo.workers import WorkerPool
 
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 BLOCK = re.compile(r'^```(?:python|toml) title="(.*?)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)

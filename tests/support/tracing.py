@@ -11,8 +11,8 @@ from ttrace.analysis.check import check
 from ttrace.capture.settings import Settings
 from ttrace.core.results import CheckResult
 from ttrace.demo.train import TrainConfig, prepare_process, train
+from ttrace.lab.functions import WorkerPool
 from ttrace.report import view, wording
-from zoo.workers import WorkerPool
 
 
 def trace_here(
