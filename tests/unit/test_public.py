@@ -93,3 +93,18 @@ def test_every_error_is_public() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'frobnicate'"):
         ttrace.frobnicate  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_pytest_plugin_loads_no_torch_before_it_is_used() -> None:
+    script = """
+import json, sys
+import ttrace.testing.pytest_plugin
+before = "torch" in sys.modules
+from ttrace.testing import assert_equivalent
+print(json.dumps([before, "torch" in sys.modules]))
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(ttrace.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [False, True]

@@ -9,8 +9,33 @@
 runs in a gloo process group, of one rank for the reference. The pytest plugin adds options.
 """
 
-from ttrace.core.results import NotEquivalent
-from ttrace.lab.functions import WorkerPool
-from ttrace.testing.equivalence import assert_equivalent
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ttrace.core.results import NotEquivalent
+    from ttrace.lab.functions import WorkerPool
+    from ttrace.testing.equivalence import assert_equivalent
 
 __all__ = ["NotEquivalent", "WorkerPool", "assert_equivalent"]
+
+# Imported when they are used: every pytest session imports this package for its plugin.
+_HOMES = {
+    "NotEquivalent": "ttrace.core.results",
+    "WorkerPool": "ttrace.lab.functions",
+    "assert_equivalent": "ttrace.testing.equivalence",
+}
+
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'ttrace.testing' has no attribute {name!r}")
+        globals()[name] = found = getattr(importlib.import_module(_HOMES[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -28,9 +28,8 @@ from ttrace.lab.run import Function
 from ttrace.report import json_file, view, wording
 from ttrace.report.wording import line
 from ttrace.report.words import Line
+from ttrace.testing.variables import KEPT, PAGES
 
-ENV_OUT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
-ENV_HTML = "TTRACE_PYTEST_HTML"  # folder for the report of every test, set by --ttrace-html
 _CULPRITS = 3  # chosen: the first ones are where to look
 _DEFAULT = Path("ttrace-out") / "pytest"  # reports of failures, unless told otherwise
 
@@ -96,7 +95,7 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
 @contextmanager
 def _folder() -> Iterator[tuple[Path, bool]]:
     """Where the traces go, and whether they stay there."""
-    kept = os.environ.get(ENV_OUT)
+    kept = os.environ.get(KEPT)
     if kept:
         folder = Path(kept) / _test_name()
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier session
@@ -109,7 +108,7 @@ def _folder() -> Iterator[tuple[Path, bool]]:
 
 def _write_report(result: CheckResult, folder: Path | None) -> Path | None:
     """For failures always, for others where a folder was asked for."""
-    html = os.environ.get(ENV_HTML)
+    html = os.environ.get(PAGES)
     if html:
         path = Path(html) / f"{_test_name()}.html"
     elif folder is not None:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ttrace.testing.variables import KEPT, PAGES
+
 if TYPE_CHECKING:
     from ttrace.lab.functions import WorkerPool
 
-_OPTIONS = {"ttrace_out": "TTRACE_PYTEST_OUT", "ttrace_html": "TTRACE_PYTEST_HTML"}
+_OPTIONS = {"ttrace_out": KEPT, "ttrace_html": PAGES}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

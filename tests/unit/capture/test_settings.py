@@ -17,6 +17,7 @@ EVERYTHING = Settings(
     split=4,
     tap=True,
     plan=Path("/traces/plans"),
+    payload="rounded",
 )
 
 
