@@ -1,5 +1,6 @@
 """Every command the documentation shows is run, in order, with the exit code it promises."""
 
+import gzip
 import importlib.util
 import io
 import re
@@ -101,6 +102,14 @@ def on_a_terminal(result: Path) -> str:
     print_check(read_result(result), terminal)
     assert isinstance(terminal.file, io.StringIO)
     return terminal.file.getvalue()
+
+
+def test_sample_of_the_readme_is_what_a_terminal_shows_of_the_demo(tmp_path: Path) -> None:
+    """Of a recorded result of it, with today's words; the tutorial's test runs the demo itself."""
+    recorded = ROOT / "tests/golden/demo/column-input-grad.json.gz"
+    (tmp_path / "result.json").write_bytes(gzip.decompress(recorded.read_bytes()))
+    shown = words(shown_in_readme())
+    assert words(on_a_terminal(tmp_path / "result.json"))[: len(shown)] == shown
 
 
 def words(text: str) -> list[str]:
