@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ from ttrace.core.layout import Layout, Run, normalise
 from ttrace.core.logical import Piece, assemble
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import LayoutError
-from ttrace.trace.blocks import BlockReader, blocks, split_dim
+from ttrace.trace.blocks import BlockReader, Grid, blocks
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.writer import TraceWriter
@@ -254,11 +253,7 @@ def put_back(
     pieces: Sequence[tuple[Layout, list[torch.Tensor]]], shape: tuple[int, ...], budget: int
 ) -> torch.Tensor:
     """The logical tensor, read in blocks of `budget` elements from a trace with these tensors."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(blocks, "__defaults__", (budget,)),
-        mock.patch.object(split_dim, "__defaults__", (budget,)),
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         writer = TraceWriter(Path(folder), RankInfo(rank=0, world_size=1))
         written: list[Piece] = []
         for layout, terms in pieces:
@@ -275,7 +270,7 @@ def put_back(
         assert (tensor.gaps, tensor.replicas) == ((), ())
         with SpanReader(Path(folder)) as spans:
             reader, result = BlockReader(spans), torch.full(shape, -7.0, dtype=torch.float64)
-            for start, stop in blocks(shape):
+            for start, stop in blocks(shape, budget):
                 place = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
                 assert result[place].eq(-7).all(), "two blocks overlap"
                 result[place] = reader.read(tensor.pieces, shape, start, stop).double()
@@ -353,3 +348,14 @@ def test_a_partition_has_no_gap_until_a_part_is_dropped(data: st.DataObject) -> 
     assert disjoint_covers(layouts) == [list(range(len(parts)))]
     dropped = layouts.pop(data.draw(st.integers(0, len(parts) - 1)))
     assert sum(box.volume for box in find_gaps(shape, layouts)) == dropped.volume
+
+
+@given(shape=shapes(), budget=st.sampled_from([1, 3, 8, 1 << 20]))
+@settings(max_examples=80, deadline=None)
+def test_every_element_is_in_the_box_of_its_number(shape: tuple[int, ...], budget: int) -> None:
+    grid = Grid(shape, budget)
+    numbers = np.full(shape, -1)
+    for number in range(len(grid)):
+        numbers[tuple(map(slice, *grid.box(number)))] = number
+    for index in np.ndindex(*shape):
+        assert grid.number_at(index) == numbers[index]

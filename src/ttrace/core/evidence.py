@@ -4,6 +4,7 @@
     tiles       the error in at most 64 x 64 cells of the logical tensor
     ulp         how many elements are 0, 1, 2-3, 4-7 ... units in the last place off
     worst_rows  (3, 17) with an error of 0.2, held by rank 2
+    examined    1,081,344: a sample of a large tensor, from which all of the above is told
 
 Values only: they are made by analysis/diagnose/examine.py.
 """
@@ -56,6 +57,7 @@ class Detail:
     ulp: tuple[int, ...]  # counts; entry 0 is equal, entry n is 2**(n-1) to 2**n - 1 units
     worst_rows: tuple[RowError, ...]
     wrong_ranks: tuple[int, ...]  # empty when all are wrong, or none by itself
+    examined: int | None = None  # elements that were looked at, where those are not all
     diagnosis: Diagnosis | None = None  # where a kind of mistake explains the error
 
 

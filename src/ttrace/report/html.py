@@ -241,6 +241,7 @@ def _detail(detail: Detail) -> dict[str, Any]:
         ],
         "ranks": list(detail.wrong_ranks),
         "diagnosis": "" if detail.diagnosis is None else wording.diagnosis(detail.diagnosis),
+        "examined": detail.examined,
     }
 
 

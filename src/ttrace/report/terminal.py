@@ -176,6 +176,7 @@ def _coverage(result: CheckResult) -> list[str]:
     seen = result.coverage
     lines = [line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)]
     lines += [f"{what}: {_few(names)}" for what, names in wording.not_covered(result)]
+    lines += [sampled] if (sampled := wording.sampled(result)) else []
     return [*lines, *map(wording.note, result.notes)]
 
 

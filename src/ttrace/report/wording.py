@@ -271,6 +271,18 @@ def diagnosis(found: Diagnosis) -> str:
     )
 
 
+def sampled(result: CheckResult) -> str:
+    """Which share of large suspects a closer look has seen; empty where it was all of them."""
+    shares = [
+        detail.examined / math.prod(detail.shape)
+        for detail in result.blamed_in.details
+        if detail.examined is not None
+    ]
+    if not shares:
+        return ""
+    return line(Line.SAMPLED, count=len(shares), s="s" * (len(shares) > 1), least=min(shares))
+
+
 def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """What was not seen, by kind; empty where everything was."""
     seen = result.coverage

@@ -210,6 +210,7 @@ class Line(StrEnum):
     FIRST_UNDECIDED = "first_undecided"
     SOME_UNDECIDED = "some_undecided"
     HOOKS = "hooks"
+    SAMPLED = "sampled"
     UNFIRED = "unfired"
     NEVER_CALLED = "never_called"
     FAULTS = "faults"
@@ -250,6 +251,8 @@ LINES = {
     Line.FIRST_UNDECIDED: "{count} of {total} tensors undecided; the first in execution order:",
     Line.SOME_UNDECIDED: "{count} of {total} undecided",
     Line.HOOKS: "gradient hooks: {fired} of {expected} fired",
+    Line.SAMPLED: "wrong ranks and rows of {count} large tensor{s} were looked for in a sample, "
+    "{least:.1%} of the elements or more",
     Line.UNFIRED: "no gradient reached",
     Line.NEVER_CALLED: "never called",
     Line.FAULTS: "could not be recorded",

@@ -25,24 +25,48 @@ Index = tuple[int, ...]
 
 def blocks(shape: Sequence[int], budget: int = BLOCK_ELEMENTS) -> Iterator[tuple[Index, Index]]:
     """Boxes (start, stop) in row-major order, each of at most `budget` elements."""
-    if math.prod(shape) == 0:
-        return
-    split = split_dim(shape, budget)
-    if split < 0:
-        yield (), ()
-        return
-    step = max(1, budget // math.prod(shape[split + 1 :]))
-    trailing = tuple(shape[split + 1 :])
-    for leading in itertools.product(*(range(size) for size in shape[:split])):
-        for low in range(0, shape[split], step):
-            high = min(low + step, shape[split])
-            yield (
-                (*leading, low, *(0 for _ in trailing)),
-                (*(index + 1 for index in leading), high, *trailing),
-            )
+    grid = Grid(shape, budget)
+    return (grid.box(number) for number in range(len(grid)))
 
 
-def split_dim(shape: Sequence[int], budget: int = BLOCK_ELEMENTS) -> int:
+class Grid:
+    """All boxes of a logical tensor by number, in row-major order."""
+
+    def __init__(self, shape: Sequence[int], budget: int = BLOCK_ELEMENTS) -> None:
+        self._shape = tuple(shape)
+        self._split = _split_dim(shape, budget)
+        trailing = math.prod(self._shape[self._split + 1 :])
+        self._step = max(1, budget // max(1, trailing))  # of the dim that is split
+        self._parts = -(-self._shape[self._split] // self._step) if self._shape else 1
+        self._count = math.prod(self._shape[: max(0, self._split)]) * self._parts
+
+    def __len__(self) -> int:
+        return self._count if math.prod(self._shape) else 0
+
+    def box(self, number: int) -> tuple[Index, Index]:
+        """Its first element, and the one behind its last."""
+        if not self._shape:
+            return (), ()
+        number, part = divmod(number, self._parts)
+        leading: list[int] = []
+        for size in reversed(self._shape[: self._split]):
+            number, index = divmod(number, size)
+            leading.insert(0, index)
+        low = part * self._step
+        high = min(low + self._step, self._shape[self._split])
+        trailing = self._shape[self._split + 1 :]
+        start = (*leading, low, *(0 for _ in trailing))
+        return start, (*(index + 1 for index in leading), high, *trailing)
+
+    def number_at(self, index: Sequence[int]) -> int:
+        """The box that holds this element."""
+        number = 0
+        for size, place in zip(self._shape[: max(0, self._split)], index, strict=False):
+            number = number * size + place
+        return number * self._parts + (index[self._split] // self._step if self._shape else 0)
+
+
+def _split_dim(shape: Sequence[int], budget: int) -> int:
     """The first dim whose trailing part fits a block: earlier dims go one index at a time."""
     for dim in range(len(shape)):
         if math.prod(shape[dim + 1 :]) <= budget:
@@ -61,9 +85,9 @@ class BlockReader:
     def read(
         self, pieces: Sequence[Piece], shape: Sequence[int], start: Index, stop: Index
     ) -> torch.Tensor:
-        """The part start:stop of the logical tensor that these pieces make up."""
+        """The box start:stop of a Grid, of the logical tensor that these pieces make up."""
         size = tuple(high - low for low, high in zip(start, stop, strict=True))
-        split = split_dim(shape)
+        split = _last_cut(shape, start, stop)
         if len(pieces) == 1 and _is_plain(pieces[0]) and pieces[0].layout.is_full:
             return self._read_slab(pieces[0].records[0], _slices(start, stop), split).reshape(size)
         dtype = common_dtype(pieces)
@@ -145,6 +169,12 @@ def common_dtype(pieces: Sequence[Piece]) -> torch.dtype:
         return next(iter(dtypes))
     wide = any(dtype == torch.float64 or not dtype.is_floating_point for dtype in dtypes)
     return torch.float64 if wide else torch.float32
+
+
+def _last_cut(shape: Sequence[int], start: Index, stop: Index) -> int:
+    """The last dim that a box does not span, the first dim where it is the whole tensor."""
+    cut = [dim for dim, size in enumerate(shape) if stop[dim] - start[dim] < size]
+    return cut[-1] if cut else min(0, len(shape) - 1)
 
 
 def _is_plain(piece: Piece) -> bool:

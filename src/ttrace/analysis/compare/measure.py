@@ -17,7 +17,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor, Piece, as_terms
 from ttrace.core.statistics import Statistics
 from ttrace.measure.accumulator import Accumulator
-from ttrace.trace.blocks import BlockReader, blocks
+from ttrace.trace.pairs import PairReader
 from ttrace.trace.spans import SpanReader
 
 
@@ -60,9 +60,7 @@ class Comparator:
     """Measures pairs of logical tensors; its memory does not depend on their size."""
 
     def __init__(self, reference: SpanReader, candidate: SpanReader) -> None:
-        self._reference = BlockReader(reference)
-        self._candidate = BlockReader(candidate)
-        self._replica = BlockReader(candidate)
+        self._pairs = PairReader(reference, candidate)
 
     def measure_unit(self, unit: Unit) -> Measured:
         """What one unit of work asks for."""
@@ -82,17 +80,13 @@ class Comparator:
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
         routed = token_dims(reference)
         moved = 0
-        for start, stop in blocks(reference.shape):
-            expected = self._reference.read(reference.pieces, reference.shape, start, stop)
-            found = self._candidate.read(candidate.pieces, candidate.shape, start, stop)
+        for block in self._pairs.walk(reference, candidate):
             for piece, spread in spreads:
-                held = self._replica.read_piece(piece, candidate.shape, start, stop)
-                for place, values in held:
-                    spread.update(found[place], values)
-            moved += leave_out_moved(expected, found, routed) if routed else 0
-            whole.update(expected, _divided(found, scale), start)
-        self._reference.finish(reference)
-        self._candidate.finish(candidate)
+                for window, values in self._pairs.held(piece, candidate, block):
+                    spread.update(block.found[window], values)
+            moved += leave_out_moved(block.expected, block.found, routed) if routed else 0
+            whole.update(block.expected, _divided(block.found, scale), block.start)
+        self._pairs.finish(reference, candidate)
         disagreements = [(piece, spread.result()) for piece, spread in spreads]
         return Measured(
             statistics=whole.result(),
@@ -107,13 +101,8 @@ class Comparator:
     def gain(self, reference: LogicalTensor, piece: Piece) -> float:
         """<piece, reference> / <reference, reference> over the part that the piece holds."""
         total = Accumulator()
-        for start, stop in blocks(reference.shape):
-            held = self._replica.read_piece(piece, reference.shape, start, stop)
-            expected: torch.Tensor | None = None
-            for place, values in held:
-                if expected is None:
-                    expected = self._reference.read(reference.pieces, reference.shape, start, stop)
-                total.update(expected[place], values)
+        for expected, values in self._pairs.against(reference, piece):
+            total.update(expected, values)
         return total.result().gain
 
 

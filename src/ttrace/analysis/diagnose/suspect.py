@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.trace.blocks import Index
+from ttrace.trace.pairs import Window
 
-LARGEST = 1 << 23  # chosen: 64 MB as float64; larger suspects are drawn but not guessed about
+# Chosen: a weight of 512 x 512. Guesses then take 25 MB (measured), most of it copies in float64.
+# Larger suspects are drawn, but it is not said what kind of mistake they look like.
+LARGEST = 1 << 18
 MOST_PIECES = 256  # chosen: as many as are drawn
 _LEFT = 0.1  # chosen: a guess explains 99% of the squared error, or it is none
-
-Place = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Suspect:
     total: Tensor | None = None  # sum over all ranks that hold an element, where they disagree
     holders: int = 1  # how many ranks that are
     before: Tensor | None = None  # the candidate's value before the step
-    parts: Mapping[tuple[int, ...], Sequence[Place]] = field(default_factory=dict)  # held by ranks
+    parts: Mapping[tuple[int, ...], Sequence[Window]] = field(default_factory=dict)  # held by ranks
     cuts: tuple[int, ...] = ()  # for every dim, in how many parts the candidate holds it
     sizes: Mapping[str, int] = field(default_factory=dict)  # of mesh axes, and of microbatches
 
@@ -53,30 +54,40 @@ class Gathering:
         pieces = (*candidate.pieces, *candidate.replicas)
         self._candidate = candidate
         held = sum(piece.layout.volume for piece in pieces if not piece.recompute)
-        self._holders = held / max(1, reference.volume)
+        holders = held / max(1, reference.volume)
+        self._holders = int(holders) if holders == int(holders) else 1
         self._is_small = reference.volume <= LARGEST and len(pieces) <= MOST_PIECES
         size = self._shape if self._is_small else ()
-        self._expected, self._found, self._total = (
-            torch.zeros(size, dtype=torch.float64) for _ in range(3)
-        )
-        self._parts: dict[tuple[int, ...], list[Place]] = {}
+        self._expected, self._found = (torch.zeros(size, dtype=torch.float64) for _ in range(2))
+        self._total = torch.zeros(size if self._holders > 1 else (), dtype=torch.float64)
+        self._parts: dict[tuple[int, ...], list[Window]] = {}
         self._is_real = True
 
     def add(self, expected: torch.Tensor, found: torch.Tensor, start: Index, stop: Index) -> None:
         self._is_real = expected.is_floating_point() and found.is_floating_point()
         if self._is_small and self._is_real:
-            self._expected[box_of(start, stop)] = expected.double()
-            self._found[box_of(start, stop)] = found.double()
+            self._expected[window_of(start, stop)] = expected.double()
+            self._found[window_of(start, stop)] = found.double()
 
-    def add_held(self, piece: Piece, values: torch.Tensor, start: Index, place: Place) -> None:
+    def add_held(
+        self,
+        piece: Piece,
+        values: torch.Tensor,
+        start: Index,
+        window: Window,
+        *,
+        is_replica: bool,
+    ) -> None:
+        """What some ranks hold; `window` is its place in a box that begins at `start`."""
         if not self._is_small or not values.is_floating_point() or piece.recompute:
             return
         moved = tuple(
             slice(first + part.start, first + part.stop)
-            for first, part in zip(start, place, strict=True)
+            for first, part in zip(start, window, strict=True)
         )
-        self._total[moved] += values.double()
-        if piece in self._candidate.pieces:
+        if self._holders > 1:
+            self._total[moved] += values.double()
+        if not is_replica:
             self._parts.setdefault(piece.ranks, []).append(moved)
 
     def suspect(
@@ -91,13 +102,12 @@ class Gathering:
         if allowed is None or not self._is_small or not self._is_real:
             return None
         runs = [piece.layout.runs for piece in self._candidate.pieces]
-        are_whole = self._holders == int(self._holders) > 1
         return Suspect(
             expected=self._expected,
             found=self._found,
             allowed=allowed,
-            total=self._total if are_whole and not agrees else None,
-            holders=int(self._holders),
+            total=self._total if self._holders > 1 and not agrees else None,
+            holders=self._holders,
             before=before,
             parts=self._parts,
             cuts=tuple(len({held[dim] for held in runs}) for dim in range(len(self._shape))),
@@ -105,5 +115,5 @@ class Gathering:
         )
 
 
-def box_of(start: Index, stop: Index) -> Place:
+def window_of(start: Index, stop: Index) -> Window:
     return tuple(slice(low, high) for low, high in zip(start, stop, strict=True))

@@ -25,8 +25,13 @@ function drawTensor(data, state) {
     el("h3", { class: "mono", id: "tensor-name" }, comparison.id[i]),
     table(["", ""], facts.map((cells) => ({ cells }))),
     ...(judged.length ? [el("h3", {}, "Judged by"), table(["statistic", "#value", "#allowed", "#ratio"], judged)] : []),
-    ...(detail ? closer(detail, comparison.shape[i]) : [el("p", { class: "quiet" }, "Shards, differences and rows are kept for the culprits' evidence, the first failures, and what is nearest to its tolerance.")]));
+    ...(detail ? closer(detail, comparison.shape[i]) : [el("p", { class: "quiet", id: "not-examined" }, notExamined(comparison, i))]));
   panel.scrollTop = 0;
+}
+
+function notExamined(comparison, i) {
+  const why = comparison.failed[i] ? "It is not among the tensors that were read once more." : "It does not fail, so no more was read of it.";
+  return `${why} Shards, differences and rows are drawn of the culprits' evidence, the first failures and what is undecided, 24 tensors at most.`;
 }
 
 function closer(detail, shape) {
@@ -34,7 +39,9 @@ function closer(detail, shape) {
     mark: real(shard.ratio) > 1 || !shard.agrees ? "wrong" : null,
     cells: [shard.ranks.join(", "), shard.microbatches.join(", "), shard.role + (shard.agrees ? "" : ", disagrees"), holds(shard, shape), number(real(shard.ratio))],
   }));
-  const parts = [el("h3", {}, "Difference, with the borders of shards"), differenceMap(detail, shape),
+  const sampled = detail.examined == null ? []
+    : [el("p", { class: "quiet", id: "sampled" }, `Drawn from a sample: ${detail.examined.toLocaleString("en")} of its ${shape.reduce((a, b) => a * b, 1).toLocaleString("en")} elements, the worst among them.`)];
+  const parts = [...sampled, el("h3", {}, "Difference, with the borders of shards"), differenceMap(detail, shape),
     el("h3", {}, "Who holds what"), shortened(held, 12, (rows) => table(["rank", "mb", "role", "holds", "#error / share"], rows))];
   if (detail.ulp.length) parts.push(el("h3", {}, "Distance in units in the last place"), histogram(detail.ulp));
   if (detail.rows.length) {

@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.support.made_results import FORWARD, detail, tensor
-from ttrace.analysis.diagnose.examine import Examiner
+from tests.support.logical import ID, write_logical
+from tests.support.made_results import FORWARD, detail, made, tensor
+from ttrace.analysis.diagnose import sample
+from ttrace.analysis.diagnose.examine import SUSPECTS, Examiner, suspects
 from ttrace.capture.manifest import checked_out
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.logical import LogicalTensor, Piece, assemble
 from ttrace.core.plain import from_dict, to_dict
-from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.trace.dtypes import dtype_name
-from ttrace.trace.reader import Trace
+from ttrace.core.results import TensorResult, Verdict
+from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.spans import SpanReader
-from ttrace.trace.writer import TraceWriter
 
-ID = TensorId.parse("step0/a:param.weight")
 SHAPE = (8, 128)
 
 
-def write(folder: Path, parts: dict[int, tuple[Layout, torch.Tensor]]) -> LogicalTensor:
-    for rank, (layout, values) in parts.items():
-        writer = TraceWriter(folder, RankInfo(rank=rank, world_size=len(parts)))
-        record = Record(
-            id=ID,
-            rank=rank,
-            sequence=0,
-            dtype=dtype_name(values.dtype),
-            shape=tuple(values.shape),
-            layout=layout,
-        )
-        writer.write(record, values)
-        writer.close(Summary(steps=1, hooks_expected=0, hooks_fired=0))
-    records = Trace.open(folder).by_id()[ID]
-    pieces = [Piece(layout=r.layout or Layout.full(SHAPE), records=(r,)) for r in records]
-    return assemble(SHAPE, pieces)
-
-
-def examine(folder: Path, whole: torch.Tensor, parts: dict[int, torch.Tensor], dim: int) -> Detail:
-    full = Layout.full(SHAPE)
-    reference = write(folder / "reference", {0: (full, whole)})
-    layouts = {rank: full.shard(dim, rank % 2, 2) for rank in parts}
-    candidate = write(folder / "candidate", {r: (layouts[r], t) for r, t in parts.items()})
-    with SpanReader(folder / "reference") as ours, SpanReader(folder / "candidate") as theirs:
-        return Examiner(ours, theirs).examine(tensor(ID, 0, 10.0), reference, candidate)
+def examine(
+    folder: Path,
+    whole: torch.Tensor,
+    parts: dict[int, torch.Tensor],
+    dim: int,
+    result: TensorResult | None = None,
+) -> Detail:
+    full = Layout.full(whole.shape)
+    count = len({rank % 2 for rank in parts})
+    reference = write_logical(folder / "reference", {0: (full, whole)})
+    layouts = {rank: full.shard(dim, rank % 2, count) for rank in parts}
+    held = {rank: (layouts[rank], values) for rank, values in parts.items()}
+    candidate = write_logical(folder / "candidate", held)
+    with SpanReader(folder / "reference") as left, SpanReader(folder / "candidate") as right:
+        suspect = tensor(ID, 0, 10.0) if result is None else result
+        return Examiner(left, right).examine(suspect, reference, candidate)
 
 
 @pytest.fixture
@@ -110,6 +101,96 @@ def test_ulp_counts_steps_between_neighbours(tmp_path: Path, dtype: torch.dtype)
 def test_detail_reads_back() -> None:
     made = detail(TensorId(step=0, module=FORWARD[0], kind=ID.kind, slot="weight"))
     assert from_dict(Detail, to_dict(made)) == made
+
+
+def test_clean_run_has_no_suspects() -> None:
+    clean = made(4)
+    assert suspects(clean.tensors, clean.culprits) == []
+
+
+def test_failures_are_suspects_and_there_are_few() -> None:
+    failing = made(12, wrong_layer=11)
+    found = suspects(failing.tensors, failing.culprits)
+    assert len(failing.failures) > len(found) == SUSPECTS
+    assert {result.id for result in found} <= {result.id for result in failing.failures}
+    assert found[0].id == failing.culprits[0].evidence[0]
+
+
+def test_what_is_undecided_is_looked_at() -> None:
+    first, *others = made(2).tensors
+    unsure = replace(first, verdict=Verdict.UNDECIDED)
+    assert suspects([unsure, *others], []) == [unsure]
+
+
+LARGE = (512, 256)
+
+
+@pytest.fixture
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> int:
+    """As if a tensor with more than so many elements were large."""
+    most = 1 << 14
+    monkeypatch.setattr(sample.sample, "__defaults__", (most,))
+    return most
+
+
+def suspect_of(whole: torch.Tensor, wrong: torch.Tensor) -> TensorResult:
+    """A failing result with what a comparison measures."""
+    measured = Accumulator(shape=whole.shape)
+    measured.update(whole, wrong)
+    return replace(tensor(ID, 0, 10.0), shape=LARGE, statistics=measured.result())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sample_of_a_large_suspect_names_the_wrong_rank(
+    tmp_path: Path, small_samples: int, dim: int
+) -> None:
+    whole = torch.randn(LARGE, generator=torch.Generator().manual_seed(0))
+    first, second = whole.chunk(2, dim)
+    parts = [first.contiguous(), second * 1.5]
+    result = suspect_of(whole, torch.cat(parts, dim))
+    found = examine(tmp_path / "sample", whole, dict(enumerate(parts)), dim, result)
+    assert found.examined is not None
+    assert small_samples <= found.examined < 2 * small_samples < whole.numel()
+    assert sum(found.ulp) == found.examined
+    assert found.wrong_ranks == (1,)
+    assert found.shards[0].ratio == 0
+    assert len(found.tiles) == len(found.tiles[0]) == 64
+    is_wrong = torch.zeros(64, 64, dtype=torch.bool)
+    is_wrong.chunk(2, dim)[1].fill_(True)
+    assert torch.equal(torch.tensor(found.tiles) > 0, is_wrong)
+
+
+def test_sample_estimates_what_the_whole_measures(
+    tmp_path: Path, small_samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = torch.randn(LARGE, generator=torch.Generator().manual_seed(0))
+    wrong = whole + 0.1 * torch.randn(LARGE, generator=torch.Generator().manual_seed(1))
+    parts = dict(enumerate(part.contiguous() for part in wrong.chunk(2, 1)))
+    result = suspect_of(whole, wrong)
+    sampled = examine(tmp_path / "sample", whole, parts, 1, result)
+    monkeypatch.setattr(sample.sample, "__defaults__", (whole.numel(),))
+    exact = examine(tmp_path / "whole", whole, parts, 1, result)
+    assert exact.examined is None
+    assert sampled.reference_rms == pytest.approx(exact.reference_rms, rel=0.05)
+    for part, known in zip(sampled.shards, exact.shards, strict=True):
+        assert part.ratio == pytest.approx(known.ratio, rel=0.05)
+        assert part.relative_error == pytest.approx(known.relative_error, rel=0.05)
+
+
+def test_one_wrong_row_of_a_large_suspect_is_found_and_not_taken_for_common(
+    tmp_path: Path, small_samples: int
+) -> None:
+    whole = torch.randn(LARGE, generator=torch.Generator().manual_seed(0))
+    wrong = whole.clone()
+    wrong[301] += 1
+    parts = dict(enumerate(part.contiguous() for part in wrong.chunk(2, 1)))
+    found = examine(tmp_path, whole, parts, 1, suspect_of(whole, wrong))
+    assert [row.index for row in found.worst_rows] == [(301,)]
+    assert found.worst_rows[0].error_norm == pytest.approx(16.0)
+    allowed = tensor(ID, 0, 10.0).tolerance
+    assert allowed is not None
+    exact = math.sqrt(128) / (allowed.error_norm * math.sqrt(0.5))
+    assert [part.ratio for part in found.shards] == [pytest.approx(exact)] * 2
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.logical import write_logical
 from tests.support.made_results import tensor
-from tests.unit.analysis.diagnose.test_examine import SHAPE, write
 from ttrace.analysis.diagnose.examine import Examiner, earlier, with_diagnoses
 from ttrace.analysis.diagnose.mistakes import diagnose, installed_guesses
 from ttrace.analysis.diagnose.suspect import Suspect
@@ -22,6 +22,7 @@ from ttrace.core.layout import Layout
 from ttrace.report import wording
 from ttrace.trace.spans import SpanReader
 
+SHAPE = (8, 128)
 NOISE = 1e-6  # relative, as fp32 sums have
 SIZES = {"dp": 2, "ranks": 4}
 HALVES: dict[tuple[int, ...], list[tuple[slice, ...]]] = {
@@ -127,8 +128,10 @@ ID = TensorId.parse("step0/a:param.weight")
 def examine(folder: Path, whole: Tensor, parts: list[Tensor]) -> Detail:
     """Every rank says that it holds the whole."""
     full = Layout.full(SHAPE)
-    reference = write(folder / "reference", {0: (full, whole)})
-    candidate = write(folder / "candidate", {r: (full, part) for r, part in enumerate(parts)})
+    reference = write_logical(folder / "reference", {0: (full, whole)})
+    candidate = write_logical(
+        folder / "candidate", {r: (full, part) for r, part in enumerate(parts)}
+    )
     with SpanReader(folder / "reference") as ours, SpanReader(folder / "candidate") as theirs:
         return Examiner(ours, theirs).examine(tensor(ID, 0, 10.0), reference, candidate)
 
@@ -159,9 +162,9 @@ def test_tensor_that_was_not_updated_is_recognised_in_traces(tmp_path: Path) -> 
     """Both tensors are of the candidate's trace; the twin was updated, wrongly."""
     old, new = (random(*SHAPE, seed=seed).float() for seed in range(2))
     full = Layout.full(SHAPE)
-    reference = write(tmp_path / "reference", {0: (full, new)})
-    candidate = write(tmp_path / "candidate", {0: (full, old)})
-    wrong = write(tmp_path / "wrong", {0: (full, 0.5 * old + new)})
+    reference = write_logical(tmp_path / "reference", {0: (full, new)})
+    candidate = write_logical(tmp_path / "candidate", {0: (full, old)})
+    wrong = write_logical(tmp_path / "wrong", {0: (full, 0.5 * old + new)})
     with SpanReader(tmp_path / "reference") as ours, SpanReader(tmp_path / "candidate") as theirs:
         examiner = Examiner(ours, theirs)
         found = examiner.examine(tensor(ID, 0, 10.0), reference, candidate, before=candidate)

@@ -1,0 +1,160 @@
+"""What is drawn of one suspect: cells of the error, distances in ULP, worst rows.
+
+Enters: boxes of both tensors. Leaves: the drawing, of those boxes alone. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ttrace.analysis.diagnose.sample import as_matrix
+from ttrace.core.evidence import RowError
+from ttrace.core.logical import LogicalTensor
+from ttrace.measure import ulp
+from ttrace.trace.blocks import Index
+
+WORST_ROWS = 8  # chosen
+_WITH_ULP = (2, 4)  # bytes of the floats that training is done in
+
+Matrix = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+
+class Picture:
+    """Adds up what is drawn of one tensor, seen as a matrix, from boxes of it."""
+
+    def __init__(self, shape: Sequence[int], cells: tuple[int, int]) -> None:
+        self._shape = tuple(shape) or (1,)
+        self._rows, self._columns = as_matrix(self._shape)
+        self._squares = np.zeros(cells)
+        self._counts = np.zeros(cells)
+        self._ulp: list[int] | None = []
+        self._worst: dict[int, tuple[float, float]] = {}
+        self._reference_squared = 0.0
+
+    @property
+    def examined(self) -> int:
+        """How many elements were looked at."""
+        return int(self._counts.sum())
+
+    @property
+    def reference_rms(self) -> float:
+        return math.sqrt(self._reference_squared / max(1, self.examined))
+
+    def add(self, expected: torch.Tensor, found: torch.Tensor, start: Index) -> None:
+        first_row = int(np.ravel_multi_index(start[:-1], self._shape[:-1])) if start[:-1] else 0
+        width = expected.shape[-1] if expected.dim() else 1
+        left, right = _matrix(expected, width), _matrix(found, width)
+        # One NaN or Inf anywhere makes these sums non-finite, so that clean boxes are not searched.
+        is_clean = math.isfinite(float(left.sum() + right.sum()))
+        if not is_clean:
+            neither = ~(np.isfinite(left) & np.isfinite(right))
+            left, right = (np.where(neither, 0.0, values) for values in (left, right))
+        squares = np.square(right - left)
+        reference = np.square(left).sum(axis=1)
+        self._reference_squared += float(reference.sum())
+        self._add_cells(squares, first_row, start[-1] if start else 0)
+        self._add_rows(squares.sum(axis=1), reference, first_row)
+        self._add_ulp(_ulp_counts(expected, found, is_clean=is_clean))
+
+    def _add_cells(self, squares: Matrix, first_row: int, first_column: int) -> None:
+        high, wide = squares.shape
+        rows, tops = _cells(first_row, high, self._squares.shape[0], self._rows)
+        columns, lefts = _cells(first_column, wide, self._squares.shape[1], self._columns)
+        sums = np.add.reduceat(np.add.reduceat(squares, lefts, axis=1), tops, axis=0)
+        self._squares[rows, columns] += sums
+        self._counts[rows, columns] += np.outer(
+            np.diff(tops, append=high), np.diff(lefts, append=wide)
+        )
+
+    def _add_rows(self, errors: Matrix, reference: Matrix, first: int) -> None:
+        count = min(WORST_ROWS, len(errors))
+        for index in np.argpartition(errors, -count)[-count:].tolist():
+            # A row longer than a box comes in parts.
+            before = self._worst.get(first + index, (0.0, 0.0))
+            norms = before[0] + float(errors[index]), before[1] + float(reference[index])
+            self._worst[first + index] = norms
+        kept = sorted(self._worst.items(), key=lambda item: -item[1][0])[:WORST_ROWS]
+        self._worst = {row: norms for row, norms in kept if norms[0] > 0}
+
+    def _add_ulp(self, counts: Sequence[int] | None) -> None:
+        if counts is None or self._ulp is None:
+            self._ulp = None
+            return
+        self._ulp += [0] * (len(counts) - len(self._ulp))
+        for number, count in enumerate(counts):
+            self._ulp[number] += count
+
+    def tiles(self) -> tuple[tuple[float, ...], ...]:
+        cells = np.sqrt(self._squares / np.maximum(self._counts, 1))
+        # Two digits are more than a colour shows.
+        return tuple(tuple(float(f"{value:.2g}") for value in row) for row in cells.tolist())
+
+    def ulp(self) -> tuple[int, ...]:
+        return tuple(self._ulp or ())
+
+    def worst_rows(self, candidate: LogicalTensor) -> tuple[RowError, ...]:
+        found = []
+        for row, (error, reference) in self._worst.items():
+            index = tuple(int(i) for i in np.unravel_index(row, self._shape[:-1] or (1,)))
+            index = index if len(self._shape) > 1 else ()
+            found.append(
+                RowError(
+                    index=index,
+                    error_norm=math.sqrt(error),
+                    reference_norm=math.sqrt(reference),
+                    ranks=_holders(candidate, index),
+                )
+            )
+        return tuple(found)
+
+
+def _matrix(block: torch.Tensor, width: int) -> Matrix:
+    real = block.abs() if block.is_complex() else block
+    return real.double().reshape(-1, width).numpy()
+
+
+@functools.lru_cache(maxsize=4)  # whole rows have the same columns in every box
+def _cells(first: int, count: int, cells: int, size: int) -> tuple[slice, Numbers]:
+    """The cells that these rows or columns are in, and which of them is the first in each."""
+    numbers = np.arange(first, first + count) * cells // size
+    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+    return slice(int(numbers[0]), int(numbers[-1]) + 1), begins
+
+
+def _ulp_counts(expected: torch.Tensor, found: torch.Tensor, *, is_clean: bool) -> list[int] | None:
+    """In units of the coarser of both; None where that is no float of training."""
+    if not (expected.is_floating_point() and found.is_floating_point()):
+        return None
+    coarse = max(expected.dtype, found.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    if coarse.itemsize not in _WITH_ULP:
+        return None
+    left, right = expected.to(coarse).reshape(-1), found.to(coarse).reshape(-1)
+    a, b = ulp.bits_of(left), ulp.bits_of(right)
+    if not is_clean or expected.dtype != found.dtype:
+        finite = (left.isfinite() & right.isfinite()).numpy()
+        a, b = a[finite], b[finite]
+    return ulp.magnitudes(ulp.distances(a, b))
+
+
+def _holders(tensor: LogicalTensor, index: Sequence[int]) -> tuple[int, ...]:
+    """The ranks that hold a part of this row."""
+    ranks: set[int] = set()
+    for piece in (*tensor.pieces, *tensor.replicas):
+        runs = piece.layout.runs[: len(index)]
+        inside = all(
+            any(
+                run.start is not None and run.start <= i < run.start + run.length
+                for run in dim_runs
+            )
+            for i, dim_runs in zip(index, runs, strict=True)
+        )
+        if inside:
+            ranks.update(piece.ranks)
+    return tuple(sorted(ranks))
