@@ -16,7 +16,7 @@ Reference = Annotated[str, typer.Option(help="Shell command of the trusted run."
 Candidate = Annotated[str, typer.Option(help="Shell command of the run to test.")]
 Steps = Annotated[int, typer.Option(min=1, help="How many training steps to record.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
-Split = Annotated[
+SplitReductions = Annotated[
     int,
     typer.Option(
         "--split-reductions",

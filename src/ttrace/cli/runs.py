@@ -19,7 +19,7 @@ from ttrace.cli.options import (
     Out,
     PerturbedRuns,
     Reference,
-    Split,
+    SplitReductions,
     Steps,
     Timeout,
 )
@@ -76,7 +76,7 @@ def diff(
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
-    split_reductions: Split = 1,
+    split_reductions: SplitReductions = 1,
     repeat_reference: Annotated[  # noqa: FBT002
         bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
     ] = False,
@@ -109,7 +109,7 @@ def isolate(
     steps: Steps = 1,
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
-    split_reductions: Split = 1,
+    split_reductions: SplitReductions = 1,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -135,7 +135,7 @@ def run(
     noise_seed: Annotated[
         int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
     ] = None,
-    split_reductions: Split = 1,
+    split_reductions: SplitReductions = 1,
     tap: Annotated[  # noqa: FBT002
         bool, typer.Option("--tap", help="Record the reference of isolated runs.")
     ] = False,

@@ -87,14 +87,14 @@ def root_causes(result: CheckResult) -> tuple[RootCause, ...]:
             reason=wording.reason(culprit, tensors),
             class_name="" if module is None else module.class_name,
             source="" if module is None else module.source,
-            evidence=tuple(evidence(t, details.get(t.id)) for t in shown[:SHOWN_EVIDENCE]),
+            evidence=tuple(_evidence(t, details.get(t.id)) for t in shown[:SHOWN_EVIDENCE]),
             more=max(0, len(shown) - SHOWN_EVIDENCE),
         )
 
     return tuple(root_cause(culprit) for culprit in result.culprits)
 
 
-def evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:
+def _evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:
     rows = () if detail is None else detail.worst_rows[:3]
     return Evidence(
         id=str(tensor.id),

@@ -27,7 +27,7 @@ from ttrace.adapters.leaves import input_leaves, leaves
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 
-Numbers = dict[str, torch.Tensor | None]
+_Numbers = dict[str, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +72,13 @@ def watching_changes_no_number(
             yield f"{name} is another number when the step is watched"
 
 
-def _numbers(make_adapter: Callable[[Any], Adapter], case: Case) -> Numbers:
+def _numbers(make_adapter: Callable[[Any], Adapter], case: Case) -> _Numbers:
     loss = case.step()
     return _read(make_adapter(case.model), loss)
 
 
-def _read(adapter: Adapter, loss: torch.Tensor | None) -> Numbers:
-    numbers: Numbers = {"the loss": None if loss is None else adapter.to_local(loss)[0].clone()}
+def _read(adapter: Adapter, loss: torch.Tensor | None) -> _Numbers:
+    numbers: _Numbers = {"the loss": None if loss is None else adapter.to_local(loss)[0].clone()}
     for parameter in adapter.parameters():
         name = f"{parameter.module}.{parameter.name}".lstrip(".")
         gradient = adapter.main_grad(parameter.tensor)

@@ -23,7 +23,7 @@ WORST_ROWS = 8  # chosen
 _WITH_ULP = (2, 4)  # bytes of the floats that training is done in
 
 Matrix = npt.NDArray[np.float64]
-Numbers = npt.NDArray[np.int64]
+_Numbers = npt.NDArray[np.int64]
 
 
 class Picture:
@@ -121,7 +121,7 @@ def _matrix(block: torch.Tensor, width: int) -> Matrix:
 
 
 @functools.lru_cache(maxsize=4)  # whole rows have the same columns in every box
-def _cells(first: int, count: int, cells: int, size: int) -> tuple[slice, Numbers]:
+def _cells(first: int, count: int, cells: int, size: int) -> tuple[slice, _Numbers]:
     """The cells that these rows or columns are in, and which of them is the first in each."""
     numbers = np.arange(first, first + count) * cells // size
     begins = np.flatnonzero(np.diff(numbers, prepend=-1))

@@ -28,15 +28,15 @@ _BOX = 1 << 15  # measured: arrays of float64 stay in a core's L2 cache
 _OF_PART = 1 << 12  # chosen: 256 parts are then half of a sample
 _FEW_ROWS = 8  # chosen: where so many do not fit, rows are not read whole but in parts
 
-Box = tuple[Index, Index]
+SampledBox = tuple[Index, Index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Boxes to look at, and the cells of the drawing, each of which has a part in one of them."""
 
-    typical: tuple[Box, ...]
-    worst: tuple[Box, ...] = ()
+    typical: tuple[SampledBox, ...]
+    worst: tuple[SampledBox, ...] = ()
     cells: tuple[int, int]  # of rows and of columns
     is_part: bool = True  # of the tensor
 
@@ -110,8 +110,8 @@ def _worst_places(shape: Sequence[int], measured: Statistics | None) -> Iterator
 
 
 def _boxes_of_parts(
-    shape: Sequence[int], parts: Sequence[Layout], known: Sequence[Box]
-) -> list[Box]:
+    shape: Sequence[int], parts: Sequence[Layout], known: Sequence[SampledBox]
+) -> list[SampledBox]:
     """One in the middle of every part that no other box meets."""
     grid = Grid(shape, _OF_PART)
     missed = [

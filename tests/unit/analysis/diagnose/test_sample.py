@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ttrace.analysis.diagnose.sample import CELLS, EXAMINED, Box, Sample, as_matrix, sample
+from ttrace.analysis.diagnose.sample import CELLS, EXAMINED, Sample, SampledBox, as_matrix, sample
 from ttrace.core.layout import Layout
 from ttrace.core.statistics import Slice, Statistics
 
@@ -25,11 +25,11 @@ LARGE = [
 ]
 
 
-def volume(boxes: Sequence[Box]) -> int:
+def volume(boxes: Sequence[SampledBox]) -> int:
     return sum(math.prod(b - a for a, b in zip(*box, strict=True)) for box in boxes)
 
 
-def cells_of(box: Box, shape: Sequence[int], cells: tuple[int, int]) -> set[tuple[int, int]]:
+def cells_of(box: SampledBox, shape: Sequence[int], cells: tuple[int, int]) -> set[tuple[int, int]]:
     rows, columns = as_matrix(shape)
     start, stop = box
     first = int(np.ravel_multi_index(start[:-1], shape[:-1])) if shape[:-1] else 0
@@ -58,7 +58,7 @@ def measured(worst: tuple[int, ...], row: Slice | None = None) -> Statistics:
     )
 
 
-def holds(chosen: Sequence[Box], index: Sequence[int]) -> bool:
+def holds(chosen: Sequence[SampledBox], index: Sequence[int]) -> bool:
     return any(
         all(a <= i < b for a, i, b in zip(start, index, stop, strict=True))
         for start, stop in chosen
