@@ -23,7 +23,7 @@ from ttrace.core.results import CheckResult, Verdict
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.local import LocalExecutor
-from ttrace.lab.run import Function, Run
+from ttrace.lab.run import Function, TracedRun
 from zoo.bug import Bug
 
 
@@ -144,7 +144,7 @@ class Trials:
             execute=self._execute,
         )
 
-    def _execute(self, run: Run) -> None:
+    def _execute(self, run: TracedRun) -> None:
         """Run it in the pool, or take the same run of the same reference."""
         if run.name.endswith("candidate"):
             LocalExecutor(self.pool)(run)

@@ -25,7 +25,7 @@ from ttrace.capture.settings import Settings
 from ttrace.demo import train as demo
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool, run_function
-from ttrace.lab.run import Function, Run
+from ttrace.lab.run import Function, TracedRun
 
 # Real process groups of 2 and 4 ranks, and simulated tensor parallelism.
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
@@ -76,7 +76,7 @@ class SharedReferences:
         self._pool = pool
         self._done: dict[tuple[object, ...], Path] = {}
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: TracedRun) -> None:
         assert isinstance(run.work, Function)
         how = run.settings
         key = (run.work, how.noise_seed, how.tap, how.plan is not None)

@@ -10,7 +10,7 @@ from ttrace.capture.settings import Settings
 from ttrace.core.ids import Kind
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
-from ttrace.lab.run import Run
+from ttrace.lab.run import TracedRun
 from ttrace.trace.reader import Trace
 from zoo.megatron.training import on_ranks
 
@@ -18,7 +18,7 @@ Calls = dict[str, set[tuple[int, int]]]  # module -> rank and microbatch of its 
 
 
 def calls(pool: WorkerPool, folder: Path, kind: Kind, **layout: Any) -> Calls:
-    run = Run(name="candidate", work=on_ranks(2, layout), settings=Settings(folder=folder))
+    run = TracedRun(name="candidate", work=on_ranks(2, layout), settings=Settings(folder=folder))
     LocalExecutor(pool)(run)
     found: Calls = defaultdict(set)
     for records in Trace.open(folder).by_id().values():

@@ -13,7 +13,7 @@ from ttrace.capture.recorder import Recorder
 from ttrace.core.ids import Kind, TensorId
 
 Gradient = tuple[TensorId, int]  # which one, of which microbatch
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Arrivals:
@@ -71,7 +71,7 @@ class StepContext:
         assert self.number is not None
         return TensorId(step=self.number, module=module, kind=kind, slot=slot, call=call)
 
-    def guarded(self, where: str, work: Callable[[], T]) -> T | None:
+    def guarded(self, where: str, work: Callable[[], _T]) -> _T | None:
         """What `work` returns, run outside autograd; None between steps and after a fault."""
         if self.number is None or self.adapter.is_rehearsal():
             return None

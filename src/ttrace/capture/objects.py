@@ -7,16 +7,16 @@ from typing import Generic, TypeVar
 
 import torch
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class ObjectMemory(Generic[T]):
+class ObjectMemory(Generic[_T]):
     """A map from tensor objects; an in-place change or the end of the object forgets the entry."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, T]] = {}
+        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, _T]] = {}
 
-    def find(self, tensor: torch.Tensor) -> T | None:
+    def find(self, tensor: torch.Tensor) -> _T | None:
         seen = self._seen.get(id(tensor))
         if seen is None:
             return None
@@ -25,7 +25,7 @@ class ObjectMemory(Generic[T]):
             return None
         return value
 
-    def keep(self, tensor: torch.Tensor, value: T) -> None:
+    def keep(self, tensor: torch.Tensor, value: _T) -> None:
         self._seen[id(tensor)] = (weakref.ref(tensor), _version(tensor), value)
 
     def clear(self) -> None:

@@ -24,7 +24,7 @@ from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import FULL, Payload, payload_for
 from ttrace.trace.writer import TraceWriter
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _LOG = logging.getLogger("ttrace")
 _FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read
@@ -108,7 +108,7 @@ class Recorder:
             when = _Moment(sequence=self.next_sequence(), microbatch=microbatch)
             self._note(self._record(id, tensor, when, same_as=same_as))
 
-    def guarded(self, where: str, work: Callable[[], T]) -> T | None:
+    def guarded(self, where: str, work: Callable[[], _T]) -> _T | None:
         """What `work` returns; None after a fault in it, which is counted and kept from the run."""
         try:
             return work()

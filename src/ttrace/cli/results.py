@@ -32,22 +32,32 @@ def check(
             metavar="FOLDER", help="Plans by which the candidate ran; judge it as isolated."
         ),
     ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="How many processes measure.")] = 1,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Who measures instead, of an installed package."),
+    ] = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Compare two traces."""
     from ttrace.analysis.check import check as check_plain
     from ttrace.analysis.check import check_isolated
+    from ttrace.analysis.engine import find_engine
 
     if isolated is not None and repeated is not None:
         raise UsageError("--repeated says nothing of an isolated run: leave it out")
-    traces = (reference, candidate)
-    noise = perturbed or []
+    traces, noise = (reference, candidate), perturbed or []
+    measures = find_engine(engine, workers)
     with comparing() as progress:
         if isolated is None:
-            result = check_plain(*traces, perturbed=noise, repeated=repeated, progress=progress)
+            result = check_plain(
+                *traces, perturbed=noise, repeated=repeated, progress=progress, engine=measures
+            )
         else:
-            result = check_isolated(*traces, plans=isolated, perturbed=noise, progress=progress)
+            result = check_isolated(
+                *traces, plans=isolated, perturbed=noise, progress=progress, engine=measures
+            )
     finish(result, None, html, json_file)
 
 

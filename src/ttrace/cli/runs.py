@@ -29,7 +29,7 @@ from ttrace.lab.launch import prepare_folder
 
 if TYPE_CHECKING:
     from ttrace.lab.experiment import Experiment
-    from ttrace.lab.run import Run
+    from ttrace.lab.run import TracedRun
 
 
 _SHARED = "; if other launchers run the missing ranks, give --shared to each of them"
@@ -143,6 +143,10 @@ def run(
         Path | None,
         typer.Option(metavar="FOLDER", help="Isolate the run by the plans of `ttrace plan`."),
     ] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Store tensors in a form of an installed package."),
+    ] = None,
     shared: Annotated[  # noqa: FBT002
         bool, typer.Option("--shared", help="Other launchers of this run write there too.")
     ] = False,
@@ -152,7 +156,7 @@ def run(
     """Run one command with tracing on."""
     from ttrace.capture.settings import Settings
     from ttrace.lab.launch import run_command
-    from ttrace.lab.run import Run
+    from ttrace.lab.run import TracedRun
     from ttrace.trace.plan import first_plan
 
     if plan is not None:
@@ -164,8 +168,9 @@ def run(
         split=split_reductions,
         tap=tap,
         plan=plan,
+        payload=payload,
     )
-    traced = Run(
+    traced = TracedRun(
         name="traced", work=command, settings=settings, timeout_seconds=timeout, shared=shared
     )
     with waiting("running"):
@@ -173,7 +178,7 @@ def run(
     _describe(traced, json_file)
 
 
-def _describe(run: Run, json_file: str | None) -> None:
+def _describe(run: TracedRun, json_file: str | None) -> None:
     """What was recorded; a trace that is not whole is a failure of the run.
 
     Where launchers share the folder, ranks of the others may still be training: only `ttrace check`
@@ -214,7 +219,7 @@ def _experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experime
 
     execute = LocalExecutor()
 
-    def run_and_wait(run: Run) -> None:
+    def run_and_wait(run: TracedRun) -> None:
         with waiting(f"running {run.name}"):
             execute(run)
 

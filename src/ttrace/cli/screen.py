@@ -39,13 +39,15 @@ def finish(
         html = html or folder / "report.html"
     if html is not None:
         result.write_html(html)
+    if json_file is not None and not quiet:
+        _put(json_file, render(result))  # before a reader of the text may have gone
     print_check(result, open_console(stderr=quiet))
     if html is not None:
         say(f"report: {html}", stderr=quiet)
     if folder is not None:
         say(f"traces and result.json in {folder}", stderr=quiet)
-    if json_file is not None:
-        _put(json_file, render(result))
+    if quiet:
+        _put("-", render(result))
     raise typer.Exit(result.exit_code)
 
 

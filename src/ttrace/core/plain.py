@@ -20,7 +20,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from ttrace.core.ids import TensorId
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Reader = Callable[[Any], Any]
 
 INLINE: Mapping[str, Any] = {"inline": True}
@@ -43,7 +43,7 @@ def to_dict(value: Any) -> dict[str, Any]:
     return data
 
 
-def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
+def from_dict(cls: type[_T], data: Mapping[str, Any]) -> _T:
     """The inverse of `to_dict`; a broken value raises KeyError, TypeError or ValueError."""
     if not isinstance(data, Mapping):
         raise TypeError(f"{cls.__name__} expected an object, found {data!r}")

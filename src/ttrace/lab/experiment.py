@@ -26,7 +26,7 @@ from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
-from ttrace.lab.run import Executor, Run, Work
+from ttrace.lab.run import Executor, TracedRun, Work
 
 
 def diff(
@@ -134,7 +134,9 @@ class Experiment:
 
     def _run(self, name: str, work: Work, **how: Any) -> Path:
         settings = Settings(folder=self.folder / name, steps=self.steps, **how)
-        run = Run(name=name, work=work, settings=settings, timeout_seconds=self.timeout_seconds)
+        run = TracedRun(
+            name=name, work=work, settings=settings, timeout_seconds=self.timeout_seconds
+        )
         self.execute(run)
         return run.folder
 

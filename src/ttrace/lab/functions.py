@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ttrace.errors import CommandFailed
-from ttrace.lab.run import Function, Run, require_recorded
+from ttrace.lab.run import Function, TracedRun, require_recorded
 
 TASK_SECONDS = 300.0  # chosen: a step of a small model takes seconds; a shared machine is slower
 # Chosen: groups that somebody still refers to keep threads that spin; a fresh process has none.
@@ -31,7 +31,7 @@ _MOST_THREADS = 40
 _COLLECTIVE_TIMEOUT = timedelta(seconds=60)  # chosen: a rank that never comes is noticed
 
 
-def run_function(run: Run, function: Function, pool: WorkerPool) -> None:
+def run_function(run: TracedRun, function: Function, pool: WorkerPool) -> None:
     """Run on all ranks to the end or to the time limit, with tracing on."""
     try:
         pool.run(

@@ -16,7 +16,7 @@ from typing import IO
 
 from ttrace.capture import settings
 from ttrace.errors import CommandFailed, UsageError
-from ttrace.lab.run import Command, Run, require_recorded
+from ttrace.lab.run import Command, TracedRun, require_recorded
 
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
 _POLL_SECONDS = 0.05  # chosen: not noticed by a person
@@ -55,7 +55,7 @@ def _in_the_way(folder: Path, *, shared: bool) -> Iterator[Path]:
             yield path
 
 
-def run_command(run: Run, command: Command) -> None:
+def run_command(run: TracedRun, command: Command) -> None:
     """Run to the end or to the time limit; anything but a recorded success raises CommandFailed."""
     run.folder.mkdir(parents=True, exist_ok=True)
     environment = settings.without_settings(os.environ) | run.settings.to_environment()
@@ -77,7 +77,7 @@ def run_command(run: Run, command: Command) -> None:
 
 
 def _start(
-    run: Run, command: Command, environment: dict[str, str], log: IO[bytes]
+    run: TracedRun, command: Command, environment: dict[str, str], log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -140,7 +140,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _tail(run: Run) -> str:
+def _tail(run: TracedRun) -> str:
     with run.log.open(errors="replace") as log:
         lines = list(deque(log, maxlen=_SEARCHED_LINES))
     # What torchrun adds when a rank fails is longer than what the rank had to say.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ttrace.lab.functions import WorkerPool, run_function, shared_pool
 from ttrace.lab.launch import run_command
-from ttrace.lab.run import Function, Run
+from ttrace.lab.run import Function, TracedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class LocalExecutor:
 
     pool: WorkerPool | None = None
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: TracedRun) -> None:
         if isinstance(run.work, Function):
             run_function(run, run.work, self.pool or shared_pool())
         else:

@@ -1,10 +1,10 @@
 """One traced run: what runs, how it is traced, and who can run it.
 
-    Run(name="candidate", work="torchrun --nproc-per-node 4 train.py", settings=Settings(...))
-    Run(name="candidate", work=Function(train, ranks=4), settings=Settings(...))
+    TracedRun(name="candidate", work="torchrun --nproc-per-node 4 train.py", settings=Settings(...))
+    TracedRun(name="candidate", work=Function(train, ranks=4), settings=Settings(...))
 
 An executor is the place to add another way to run something: a scheduler, a container, machines
-that are rented. It gets a Run and returns when the trace is on disk.
+that are rented. It gets a TracedRun and returns when the trace is on disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Work = Command | Function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TracedRun:
     """What runs, under which name people are told of it, and how it is traced.
 
     `shared`: other launchers of the same run, on other machines say, write into the same folder.
@@ -60,10 +60,10 @@ class Run:
 class Executor(Protocol):
     """Runs to the end; anything but a run that recorded something raises CommandFailed."""
 
-    def __call__(self, run: Run) -> None: ...
+    def __call__(self, run: TracedRun) -> None: ...
 
 
-def require_recorded(run: Run, more: str = "") -> None:
+def require_recorded(run: TracedRun, more: str = "") -> None:
     if not any(run.folder.glob("rank-*")):
         raise CommandFailed(
             f"the {run.name} run ended well but recorded nothing: its script must call "

@@ -70,7 +70,7 @@ def _add(case: ET.Element, tag: str, message: str, lines: list[str]) -> None:
 
 def _lines(tensors: list[TensorResult]) -> list[str]:
     more = [f"and {len(tensors) - _SHOWN} more"] if len(tensors) > _SHOWN else []
-    return [*(f"{t.id}: {wording.evidence(t)}" for t in tensors[:_SHOWN]), *more]
+    return [*(f"{t.id}: {wording.evidence_sentence(t)}" for t in tensors[:_SHOWN]), *more]
 
 
 def _legal(text: str) -> str:

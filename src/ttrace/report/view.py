@@ -98,7 +98,7 @@ def _evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:
     rows = () if detail is None else detail.worst_rows[:3]
     return Evidence(
         id=str(tensor.id),
-        sentence=wording.evidence(tensor),
+        sentence=wording.evidence_sentence(tensor),
         rows=tuple(f"({', '.join(map(str, row.index))})" for row in rows if row.index),
         note=wording.finding(tensor),
     )

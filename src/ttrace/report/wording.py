@@ -214,7 +214,7 @@ def note(of_result: Note) -> str:
     )
 
 
-def evidence(tensor: TensorResult) -> str:
+def evidence_sentence(tensor: TensorResult) -> str:
     """row 3 of dim 0 is 1.2e+05 times what is allowed (0.4 > 3e-06), on ranks 2, 3."""
     worst = tensor.worst
     if worst is None or tensor.verdict is not Verdict.MISMATCH:

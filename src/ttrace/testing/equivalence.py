@@ -82,7 +82,7 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
     named = [tensors[id_] for c in result.culprits for id_ in c.evidence if id_ in tensors]
     worst = max(named, key=lambda tensor: tensor.ratio or 0.0, default=shown)
     if worst is not None:
-        lines.append(line(Line.WORST_PLACE, id=worst.id, evidence=wording.evidence(worst)))
+        lines.append(line(Line.WORST_PLACE, id=worst.id, evidence=wording.evidence_sentence(worst)))
         if worst.tolerance is not None:
             allowed = worst.tolerance
             said = line(Line.ALLOWED, norm=allowed.error_norm, source=allowed.source)

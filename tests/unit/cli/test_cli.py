@@ -18,9 +18,8 @@ from tests.support import tiny_train
 from tests.support.invoking import Outcome, check_golden, invoke, replay, strict_json
 from ttrace.analysis import check as pipeline
 from ttrace.capture.settings import Settings
-from ttrace.cli import app
+from ttrace.cli import app, screen
 from ttrace.demo.bugs import BUGS
-from ttrace.report import terminal
 
 OUTPUT = "step0/second:output.0"
 ROOT = Path(__file__).parents[3]
@@ -97,6 +96,28 @@ class TestFrozen:
         for command in commands():
             outcome = invoke(command.__name__, "--help")
             outcome.require(0, f"Usage: ttrace {command.__name__}", str(command.__doc__)[:30])
+
+
+@pytest.fixture
+def broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever read the text has gone."""
+
+    def fail(*_: object) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    monkeypatch.setattr(screen, "print_check", fail)
+
+
+class TestWorkers:
+    def test_say_what_one_process_says(self, traces: Path) -> None:
+        arguments = ("check", traces / "good", traces / "wrong", "--perturbed")
+        alone = invoke(*arguments, traces / "good-noisy")
+        alone.require(1)
+        assert invoke(*arguments, traces / "good-noisy", "--workers", "2").out == alone.out
+
+    def test_of_an_engine_that_is_not_installed_are_refused(self, traces: Path) -> None:
+        wrong = invoke("check", traces / "good", traces / "good", "--engine", "ray")
+        wrong.require(3, "no engine is called 'ray'")
 
 
 class TestExitCodes:
@@ -206,6 +227,15 @@ class TestJson:
         self.check(name, outcome.json)
         assert outcome.err
 
+    @pytest.mark.usefixtures("broken_pipe")
+    def test_to_a_file_is_there_though_nobody_reads_the_text(
+        self, traces: Path, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "result.json"
+        outcome = self.call("check", file, traces, tmp_path)
+        outcome.require(3, "nobody reads")
+        self.check("check", strict_json(file.read_text()))
+
     @pytest.mark.parametrize("name", COMMANDS)
     def test_to_a_file_leaves_the_text(self, name: str, traces: Path, tmp_path: Path) -> None:
         file = tmp_path / "result.json"
@@ -266,14 +296,9 @@ class TestDiff:
         result = strict_json((tmp_path / "out" / "result.json").read_text())
         assert result["culprits"][0]["blame"]["modules"] == ["second"]
 
-    def test_keeps_the_result_that_could_not_be_printed(
-        self, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(*_: object) -> None:
-            raise BrokenPipeError("nobody reads")
-
-        monkeypatch.setattr(terminal, "print_check", fail)
-        assert invoke(*arguments_of("diff", traces, tmp_path)).code != 0
+    @pytest.mark.usefixtures("broken_pipe")
+    def test_keeps_the_result_that_could_not_be_printed(self, traces: Path, tmp_path: Path) -> None:
+        invoke(*arguments_of("diff", traces, tmp_path)).require(3, "nobody reads")
         result = strict_json((tmp_path / "out" / "result.json").read_text())
         assert result["outcome"] == "not equivalent"
 

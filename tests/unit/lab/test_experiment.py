@@ -17,7 +17,7 @@ from ttrace.lab import experiment as lab
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
-from ttrace.lab.run import Function, Run
+from ttrace.lab.run import Function, TracedRun
 
 COMPARED = ["reference", "perturbed-1", "candidate"]
 ISOLATED = ["isolation/reference", "isolation/perturbed-1", "isolation/candidate"]
@@ -27,7 +27,7 @@ class Watched:
     """An executor that runs nothing, and an analysis that says what it is told to say."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, result: CheckResult) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[TracedRun] = []
         self.plans: list[tuple[Path, ...]] = []
         self.judged: list[tuple[Path, ...]] = []
 
@@ -39,7 +39,7 @@ class Watched:
         monkeypatch.setattr(lab, "check_isolated", check)
         monkeypatch.setattr(lab, "write_plans", lambda *paths: self.plans.append(paths))
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: TracedRun) -> None:
         self.runs.append(run)
 
     @property

@@ -23,7 +23,7 @@ from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import launch
 from ttrace.lab.launch import prepare_folder, run_command
-from ttrace.lab.run import Run
+from ttrace.lab.run import TracedRun
 from ttrace.trace.writer import TraceWriter
 
 
@@ -35,9 +35,11 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: str, folder: Path, *, timeout_seconds: float = 60.0, **how: Any) -> Run:
+def run(command: str, folder: Path, *, timeout_seconds: float = 60.0, **how: Any) -> TracedRun:
     settings = Settings(folder=folder, **how)
-    made = Run(name="candidate", work=command, settings=settings, timeout_seconds=timeout_seconds)
+    made = TracedRun(
+        name="candidate", work=command, settings=settings, timeout_seconds=timeout_seconds
+    )
     run_command(made, command)
     return made
 
