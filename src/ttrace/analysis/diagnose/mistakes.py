@@ -128,6 +128,8 @@ def _shifted(suspect: Suspect) -> Iterator[Diagnosis]:
 
 
 def _by_a_size(suspect: Suspect) -> Iterator[Diagnosis]:
+    if suspect.total is not None:
+        return  # ranks disagree, which no factor makes them do
     if suspect.fits(-suspect.found):
         yield Diagnosis(mistake=Mistake.OPPOSITE_SIGN)
     for size in sorted({size for size in suspect.sizes.values() if size > 1}):

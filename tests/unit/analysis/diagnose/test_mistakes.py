@@ -242,3 +242,11 @@ def test_of_a_few_numbers_only_the_plain_sum_and_mean_count(
     )
     found = diagnose(few)
     assert (found and found.mistake) == mistake
+
+
+def test_ranks_that_disagree_are_not_said_to_be_off_by_a_factor() -> None:
+    half = suspect(WHOLE / 2)
+    found = diagnose(half)
+    assert found is not None
+    assert found.mistake is Mistake.DIVIDED_TOO_OFTEN
+    assert diagnose(replace(half, total=random(16, 24, 16, seed=9), holders=2)) is None
