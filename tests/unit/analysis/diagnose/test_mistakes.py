@@ -245,7 +245,7 @@ def test_of_a_few_numbers_only_the_plain_sum_and_mean_count(
 
 
 def test_ranks_that_disagree_are_not_said_to_be_off_by_a_factor() -> None:
-    half = suspect(WHOLE / 2)
+    half = suspect(WHOLE / 2, parts={})
     found = diagnose(half)
     assert found is not None
     assert found.mistake is Mistake.DIVIDED_TOO_OFTEN
