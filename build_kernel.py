@@ -2,7 +2,7 @@
 
 Enters: a C compiler, if there is one ($CC, else cc). Leaves: the library beside its source, and a
 wheel for this platform that holds it. Without a compiler the wheel is pure and ttrace
-computes in numpy.
+computes in numpy. `python build_kernel.py` makes the library of a clone anew and nothing else.
 """
 
 from __future__ import annotations
@@ -65,3 +65,9 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"][str(library)] = IN_WHEEL
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{next(platform_tags())}"
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    if problem := compile_kernel(here / SOURCE, here / LIBRARY):
+        raise SystemExit(problem)

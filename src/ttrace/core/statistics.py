@@ -30,10 +30,10 @@ class Statistics:
     """What one pass over a pair measured; complex numbers count as two elements each.
 
     An element that is NaN or Inf on either side is counted and left out, on both sides, of all
-    norms and sums. `unequal` looks at values: NaN equals NaN, and 0 equals -0; `same_bits` does
-    not, and needs one dtype. `dot` is accurate on the scale of reference_norm**2, and `gain` to
-    about 1e-6 of relative_error. Places are indices of the logical tensor, and empty where
-    nothing differs or where only pieces were given.
+    norms and sums. `unequal` looks at values: NaN equals NaN, and 0 equals -0. `dot` is
+    accurate on the scale of reference_norm**2, and `gain` to about 1e-6 of relative_error. Places
+    are indices of the logical tensor, and empty where nothing differs or where only pieces were
+    given.
     """
 
     count: int
@@ -46,7 +46,6 @@ class Statistics:
     nonfinite_reference: int
     nonfinite_candidate: int
     unequal: int
-    same_bits: bool = False
     max_ulp: int | None = None  # of two tensors of one floating dtype
     worst_element: tuple[int, ...] = ()
     slices: tuple[Slice, ...] = ()

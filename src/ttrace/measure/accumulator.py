@@ -94,7 +94,6 @@ class Accumulator:
             nonfinite_reference=sums.nonfinite_reference,
             nonfinite_candidate=sums.nonfinite_candidate,
             unequal=sums.unequal,
-            same_bits=sums.different_bits == 0,
             max_ulp=sums.max_ulp if self._ulp else None,
             worst_element=self._worst,
             slices=self._slices.worst() if self._shape and sums.error_squared else (),

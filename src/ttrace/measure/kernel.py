@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 
 from ttrace.errors import UsageError
-from ttrace.measure.kernel_numpy import PythonKernel, add_bits, chunks, counted_from
+from ttrace.measure.kernel_numpy import PythonKernel, add_ulp, chunks, counted_from
 from ttrace.measure.sums import NO_SQUARES, Kernel, Squares, Sums
 
 _LIBRARY = Path(__file__).with_name("_kernel.so")
 
 # These mirror kernel.c: its ABI number and its enum type.
-_ABI = 2
+_ABI = 3
 _TYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 
@@ -66,11 +66,11 @@ class CompiledKernel:
     ) -> None:
         for part, first, inside in chunks(reference, squares):
             r, c = reference[part].contiguous(), candidate[part].contiguous()
-            add_bits(r, c, sums)
-            seen = sums.different_bits, sums.max_ulp  # of their own dtype, not of float32
+            add_ulp(r, c, sums)
+            largest = sums.max_ulp  # of their own dtype, not of float32
             with counted_from(first, sums):
                 self._call(r.float(), c.float(), sums, inside)
-            sums.different_bits, sums.max_ulp = seen
+            sums.max_ulp = largest
 
     def _call(
         self, reference: torch.Tensor, candidate: torch.Tensor, sums: Sums, squares: Squares
@@ -117,7 +117,7 @@ def load_library(path: Path) -> ctypes.CDLL | None:
         problem = f"it has ABI {abi}, not {_ABI}"
     warnings.warn(
         f"{path} cannot be used ({problem}), so comparing will be several times slower; "
-        "install ttrace again",
+        "install ttrace again; in a clone `python build_kernel.py` is enough",
         RuntimeWarning,
         stacklevel=2,
     )

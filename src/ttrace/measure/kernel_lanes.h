@@ -248,7 +248,6 @@ TARGET INLINE int NAMED(add_panel)(enum type type, int by_column, struct matrix 
         differs |= !same;
     }
     *sums = grown;
-    sums->different_bits |= differs;
     if (!differs) return 1;
     if (slices.rows) NAMED(add_rows)(rows, (int)panel.rows, slices.rows);
     if (by_column) NAMED(add_columns)(type, squares, (int)panel.columns, slices.columns);

@@ -36,7 +36,7 @@ class PythonKernel:
     ) -> None:
         for part, first, inside in chunks(reference, squares):
             r, c = reference[part].contiguous(), candidate[part].contiguous()
-            add_bits(r, c, sums)
+            add_ulp(r, c, sums)
             with counted_from(first, sums):
                 _add_chunk(r, c, sums, inside)
 
@@ -69,16 +69,12 @@ def counted_from(first: int, sums: Sums) -> Iterator[None]:
     sums.worst = before if sums.worst < 0 else first + sums.worst
 
 
-def add_bits(reference: torch.Tensor, candidate: torch.Tensor, sums: Sums) -> None:
-    """What is seen in bits alone: equality, and the largest distance in units in the last place."""
-    if reference.dtype != candidate.dtype:
-        sums.different_bits = 1
+def add_ulp(reference: torch.Tensor, candidate: torch.Tensor, sums: Sums) -> None:
+    """The largest distance in units in the last place, of two floating tensors of one dtype."""
+    if reference.dtype != candidate.dtype or not reference.is_floating_point():
         return
     r, c = ulp.bits_of(reference), ulp.bits_of(candidate)
     if np.array_equal(r, c):
-        return
-    sums.different_bits = 1
-    if not reference.is_floating_point():
         return
     wide_r, wide_c = reference.double(), candidate.double()
     if not math.isfinite(wide_r.sum().item() + wide_c.sum().item()):

@@ -33,7 +33,6 @@ class Sums(ctypes.Structure):
     nonfinite_reference: int
     nonfinite_candidate: int
     unequal: int
-    different_bits: int
     max_ulp: int
     worst: int
 
@@ -47,7 +46,6 @@ class Sums(ctypes.Structure):
         ("nonfinite_reference", ctypes.c_int64),
         ("nonfinite_candidate", ctypes.c_int64),
         ("unequal", ctypes.c_int64),
-        ("different_bits", ctypes.c_int64),
         ("max_ulp", ctypes.c_int64),
         ("worst", ctypes.c_int64),
     )
