@@ -8,7 +8,7 @@ DOCS := .venv/.docs
 JOBS ?= 1
 
 .PHONY: demo test test-slow test-browser browser-deps screenshots lint format docs
-.PHONY: bench bench-bugs bench-megatron bench-power clean
+.PHONY: bench bench-record bench-bugs bench-megatron bench-power clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -66,8 +66,13 @@ $(DOCS): $(STAMP)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# Fails where a ratio got worse by more than a third since it was recorded.
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# The numbers of docs/reference/benchmarks.md: on a quiet machine, from a tree without changes.
+bench-record: $(STAMP)
+	$(BIN)/python -m benchmarks --record
 
 # 48 cases through the whole flow: about ten minutes on two cores.
 bench-bugs: $(STAMP)

@@ -15,9 +15,9 @@ from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.trace.blocks import Index
 from ttrace.trace.pairs import Window
 
-# Chosen: a weight of 512 x 512. Guesses then take 25 MB (measured), most of it copies in float64.
-# Larger suspects are drawn, but it is not said what kind of mistake they look like.
-LARGEST = 1 << 18
+# Chosen: a weight of 256 x 512, as tests have. Guesses then take 13 MB (measured), twice that for
+# twice the size. Larger suspects are drawn, but it is not said what kind of mistake they look like.
+LARGEST = 1 << 17
 MOST_PIECES = 256  # chosen: as many as are drawn
 _LEFT = 0.1  # chosen: a guess explains 99% of the squared error, or it is none
 

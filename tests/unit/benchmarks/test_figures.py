@@ -1,0 +1,99 @@
+"""What counts as worse, with made-up numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks.figures import FIGURES, Better, Figure, regressions
+from benchmarks.record import Record
+
+HIGHER = Figure(what="speed", pattern="check.clean.check_vs_cat", better=Better.HIGHER)
+LOWER = Figure(what="cost", pattern="capture.on_vs_off", better=Better.LOWER)
+
+
+def results(
+    check_vs_cat: float = 0.6, on_vs_off: float = 2.0, hooks: int = 0, slow_row: float = 1.0
+) -> dict[str, Any]:
+    rows = {"64": 1.0, "128": slow_row}
+    return {
+        "check": {"clean": {"check_vs_cat": check_vs_cat, "outcome": "equivalent"}},
+        "capture": {"on_vs_off": on_vs_off, "hooks_installed_when_off": hooks},
+        "compare_pass": {"fused_vs_norm_only": {"fp32": {"plain": rows}}},
+    }
+
+
+WORSE = {
+    "a ratio that should be high fell": results(check_vs_cat=0.39),
+    "a ratio that should be low rose": results(on_vs_off=3.1),
+    "what was zero is not": results(hooks=1),
+    "one of several": results(slow_row=1.6),
+}
+
+
+@pytest.mark.parametrize("name", WORSE)
+def test_worse_by_more_than_a_third_is_a_regression(name: str) -> None:
+    (found,) = regressions(results(), WORSE[name])
+    assert ("fell" in str(found)) == (found.figure.better is Better.HIGHER)
+
+
+SANE = {
+    "nothing changed": results(),
+    "worse by less than a third": results(check_vs_cat=0.41, on_vs_off=2.9, slow_row=1.4),
+    "better": results(check_vs_cat=6.0, on_vs_off=0.2, slow_row=0.1),
+    "not measured this time": {},
+}
+
+
+@pytest.mark.parametrize("name", SANE)
+def test_noise_and_what_is_better_is_none(name: str) -> None:
+    assert regressions(results(), SANE[name]) == ()
+
+
+def test_what_was_not_recorded_cannot_get_worse() -> None:
+    assert regressions({}, results(check_vs_cat=0.001)) == ()
+
+
+def test_a_regression_says_what_and_by_how_much() -> None:
+    (found,) = regressions(results(), results(check_vs_cat=0.02))
+    assert str(found) == "check.clean.check_vs_cat fell from 0.60 to 0.02"
+
+
+def test_a_figure_of_several_numbers_shows_both_ends() -> None:
+    figure = next(f for f in FIGURES if f.pattern.endswith("fp32.plain.*"))
+    assert figure.shown(results(slow_row=1.4)) == "1.00 to 1.40"
+    assert figure.shown(results()) == "1.00"
+    assert figure.shown({}) == ""
+    assert figure.worst(results(slow_row=1.4)) == 1.4
+
+
+def test_every_figure_is_another() -> None:
+    counts = Counter(figure.pattern for figure in FIGURES)
+    assert max(counts.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("measured", "code"), [(results(), 0), (results(check_vs_cat=0.02), 1)], ids=["sane", "worse"]
+)
+def test_the_last_line_and_the_exit_code_tell(
+    capsys: pytest.CaptureFixture[str], measured: dict[str, Any], code: int
+) -> None:
+    known = Record(commit="1f2e3d4", date="2026-01-31", machine="one", results=results())
+    assert command.compare([known], measured) == code
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("FAILED") == bool(code)
+    assert ("check.clean.check_vs_cat fell from 0.60 to 0.02" in last) == bool(code)
+    assert "1f2e3d4" in last
+
+
+def test_only_the_latest_record_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    made = [
+        Record(commit=commit, date="", machine="", results=results(check_vs_cat=ratio))
+        for commit, ratio in (("old", 0.6), ("new", 0.1))
+    ]
+    assert command.compare(made, results(check_vs_cat=0.1)) == 0
+    assert command.compare(made[::-1], results(check_vs_cat=0.1)) == 1
+    assert command.compare([], results(check_vs_cat=0.1)) == 0
