@@ -227,7 +227,7 @@ LINES = {
     Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
     Line.NOTHING_COMPARED: "UNDECIDED: nothing could be compared",
     Line.AND_MORE: " (and {count} more)",
-    Line.MORE_POINTS: " (and {count} more points)",
+    Line.MORE_POINTS: " (and {count} more)",
     Line.MORE_PLACES: "and {count} more places",
     Line.FOLLOW_ON: "{failures} tensors of {modules} modules differ; the isolated run found "
     "{count} root cause{s}, the rest are follow-on errors",
