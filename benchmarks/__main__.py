@@ -40,15 +40,17 @@ def main() -> int:
         record.write([*known, record.record_now(measured)])
         print(f"written to {record.RECORDS} and {record.PAGE}")
         return 0
-    return compare(known, measured)
+    return compare(known, measured, record.processor())
 
 
-def compare(known: Sequence[record.Record], measured: Results) -> int:
+def compare(known: Sequence[record.Record], measured: Results, machine: str) -> int:
     """Every figure beside the one recorded last; 1 where one got worse by more than a third."""
-    if not known:
+    last = record.comparable(known, machine)
+    if last is None:
         print("nothing is recorded to compare with: python -m benchmarks --record")
         return 0
-    last = known[-1]
+    if last.processor != machine:
+        print(f"nothing is recorded of {machine}: compared with {last.processor}")
     for figure in FIGURES:
         if now := figure.shown(measured):
             print(f"{figure.pattern:<48} {now:>12}   was {figure.shown(last.results) or 'absent'}")

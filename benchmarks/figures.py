@@ -46,6 +46,14 @@ class Figure:
             return None
         return values[0] if self.better is Better.HIGHER else values[-1]
 
+    def meets_target(self, results: Results) -> bool:
+        """Whether all of its numbers do; so does one without a target."""
+        worst = self.worst(results)
+        if self.target is None or worst is None:
+            return True
+        is_higher = self.better is Better.HIGHER
+        return worst >= self.target if is_higher else worst <= self.target
+
     def shown(self, results: Results) -> str:
         """0.85 to 1.00; empty where this was not measured."""
         values = self.values(results)

@@ -33,7 +33,8 @@ class Record:
 
     commit: str  # with a + where the tree had changes
     date: str
-    machine: str
+    processor: str
+    versions: str
     results: dict[str, Any]
 
 
@@ -44,13 +45,19 @@ def records() -> tuple[Record, ...]:
     return tuple(Record(**data) for data in json.loads(RECORDS.read_text()))
 
 
+def comparable(known: Sequence[Record], machine: str) -> Record | None:
+    """The latest of this machine; of another one where there is none, rather than nothing."""
+    same = [record for record in known if record.processor == machine]
+    return next(reversed(same or list(known)), None)
+
+
 def record_now(results: Results) -> Record:
     """These results as of now and of the tree that is checked out."""
     return Record(
         commit=_commit(),
         date=datetime.now(UTC).date().isoformat(),
-        machine=f"{os.cpu_count()} cores, {_processor()}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}",
+        processor=processor(),
+        versions=f"torch {torch.__version__}, Python {platform.python_version()}",
         results=dict(results),
     )
 
@@ -73,21 +80,33 @@ def with_table(page: str, made: str) -> str:
 def table(record: Record) -> str:
     """What was measured beside what is aimed at."""
     rows = "".join(
-        f"| {figure.what} | {figure.shown(record.results)} | {_target(figure)} |\n"
+        f"| {figure.what} | {figure.shown(record.results)} | {_target(figure, record)} |\n"
         for figure in FIGURES
         if figure.values(record.results)
     )
     return (
-        f"\nMeasured on {record.date} at commit {record.commit}: {record.machine}.\n\n"
+        f"\nMeasured on {record.date} at commit {record.commit}: {record.processor}, "
+        f"{record.versions}.\n\n"
         f"| what | measured | target |\n|---|---|---|\n{rows}\n"
     )
 
 
-def _target(figure: Figure) -> str:
+def processor() -> str:
+    """What this machine computes with: ratios of another one are not to be compared with it."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}"
+
+
+def _target(figure: Figure, record: Record) -> str:
     if figure.target is None:
         return ""
     bound = "at least" if figure.better is Better.HIGHER else "at most"
-    return f"{bound} {figure.target:g}"
+    missed = "" if figure.meets_target(record.results) else ", missed"
+    return f"{bound} {figure.target:g}{missed}"
 
 
 def _commit() -> str:
@@ -100,10 +119,3 @@ def _git(*arguments: str) -> str:
         ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks.figures import FIGURES, Better, Figure, regressions
+from benchmarks.figures import FIGURES, Better, regressions
 from benchmarks.record import Record
-
-HIGHER = Figure(what="speed", pattern="check.clean.check_vs_cat", better=Better.HIGHER)
-LOWER = Figure(what="cost", pattern="capture.on_vs_off", better=Better.LOWER)
 
 
 def results(
@@ -24,6 +21,16 @@ def results(
         "capture": {"on_vs_off": on_vs_off, "hooks_installed_when_off": hooks},
         "compare_pass": {"fused_vs_norm_only": {"fp32": {"plain": rows}}},
     }
+
+
+def recorded(commit: str, check_vs_cat: float, processor: str = "this") -> Record:
+    return Record(
+        commit=commit,
+        date="2026-01-31",
+        processor=processor,
+        versions="torch 2",
+        results=results(check_vs_cat=check_vs_cat),
+    )
 
 
 WORSE = {
@@ -70,6 +77,13 @@ def test_a_figure_of_several_numbers_shows_both_ends() -> None:
     assert figure.worst(results(slow_row=1.4)) == 1.4
 
 
+def test_a_target_is_met_by_the_worst_of_several_numbers() -> None:
+    figure = next(f for f in FIGURES if f.pattern.endswith("fp32.plain.*"))
+    assert figure.target == 1.5
+    assert figure.meets_target(results(slow_row=1.5))
+    assert not figure.meets_target(results(slow_row=1.6))
+
+
 def test_every_figure_is_another() -> None:
     counts = Counter(figure.pattern for figure in FIGURES)
     assert max(counts.values()) == 1
@@ -81,19 +95,26 @@ def test_every_figure_is_another() -> None:
 def test_the_last_line_and_the_exit_code_tell(
     capsys: pytest.CaptureFixture[str], measured: dict[str, Any], code: int
 ) -> None:
-    known = Record(commit="1f2e3d4", date="2026-01-31", machine="one", results=results())
-    assert command.compare([known], measured) == code
+    assert command.compare([recorded("1f2e3d4", 0.6)], measured, "this") == code
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("FAILED") == bool(code)
     assert ("check.clean.check_vs_cat fell from 0.60 to 0.02" in last) == bool(code)
     assert "1f2e3d4" in last
 
 
-def test_only_the_latest_record_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    made = [
-        Record(commit=commit, date="", machine="", results=results(check_vs_cat=ratio))
-        for commit, ratio in (("old", 0.6), ("new", 0.1))
-    ]
-    assert command.compare(made, results(check_vs_cat=0.1)) == 0
-    assert command.compare(made[::-1], results(check_vs_cat=0.1)) == 1
-    assert command.compare([], results(check_vs_cat=0.1)) == 0
+def test_only_the_latest_record_counts() -> None:
+    old, new, measured = recorded("old", 0.6), recorded("new", 0.1), results(check_vs_cat=0.1)
+    assert command.compare([old, new], measured, "this") == 0
+    assert command.compare([new, old], measured, "this") == 1
+    assert command.compare([], measured, "this") == 0
+
+
+def test_records_of_this_machine_count_before_those_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here, other = recorded("here", 0.1), recorded("other", 0.6, processor="other")
+    measured = results(check_vs_cat=0.1)
+    assert command.compare([here, other], measured, "this") == 0
+    assert "nothing is recorded of" not in capsys.readouterr().out
+    assert command.compare([other], measured, "this") == 1
+    assert "nothing is recorded of this: compared with other" in capsys.readouterr().out
