@@ -51,27 +51,26 @@ class Picture:
         first_row = int(np.ravel_multi_index(start[:-1], self._shape[:-1])) if start[:-1] else 0
         width = expected.shape[-1] if expected.dim() else 1
         left, right = _matrix(expected, width), _matrix(found, width)
+        squares, reference = np.square(right - left), np.square(left).sum(axis=1)
+        errors = squares.sum(axis=1)
         # One NaN or Inf anywhere makes these sums non-finite, so that clean boxes are not searched.
-        is_clean = math.isfinite(float(left.sum() + right.sum()))
+        is_clean = math.isfinite(float(errors.sum() + reference.sum()))
         if not is_clean:
-            neither = ~(np.isfinite(left) & np.isfinite(right))
-            left, right = (np.where(neither, 0.0, values) for values in (left, right))
-        squares = np.square(right - left)
-        reference = np.square(left).sum(axis=1)
+            finite = np.isfinite(left) & np.isfinite(right)
+            squares = np.where(finite, squares, 0.0)
+            errors, reference = squares.sum(axis=1), np.square(left).sum(axis=1, where=finite)
         self._reference_squared += float(reference.sum())
         self._add_cells(squares, first_row, start[-1] if start else 0)
-        self._add_rows(squares.sum(axis=1), reference, first_row)
+        self._add_rows(errors, reference, first_row)
         self._add_ulp(_ulp_counts(expected, found, is_clean=is_clean))
 
     def _add_cells(self, squares: Matrix, first_row: int, first_column: int) -> None:
         high, wide = squares.shape
-        rows, tops = _cells(first_row, high, self._squares.shape[0], self._rows)
-        columns, lefts = _cells(first_column, wide, self._squares.shape[1], self._columns)
+        rows, tops, heights = _cells(first_row, high, self._squares.shape[0], self._rows)
+        columns, lefts, widths = _cells(first_column, wide, self._squares.shape[1], self._columns)
         sums = np.add.reduceat(np.add.reduceat(squares, lefts, axis=1), tops, axis=0)
         self._squares[rows, columns] += sums
-        self._counts[rows, columns] += np.outer(
-            np.diff(tops, append=high), np.diff(lefts, append=wide)
-        )
+        self._counts[rows, columns] += heights[:, None] * widths
 
     def _add_rows(self, errors: Matrix, reference: Matrix, first: int) -> None:
         count = min(WORST_ROWS, len(errors))
@@ -121,11 +120,12 @@ def _matrix(block: torch.Tensor, width: int) -> Matrix:
 
 
 @functools.lru_cache(maxsize=4)  # whole rows have the same columns in every box
-def _cells(first: int, count: int, cells: int, size: int) -> tuple[slice, _Numbers]:
-    """The cells that these rows or columns are in, and which of them is the first in each."""
-    numbers = np.arange(first, first + count) * cells // size
-    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-    return slice(int(numbers[0]), int(numbers[-1]) + 1), begins
+def _cells(first: int, count: int, cells: int, size: int) -> tuple[slice, _Numbers, _Numbers]:
+    """The cells that these rows or columns are in; the first one in each, and how many are."""
+    low, high = first * cells // size, (first + count - 1) * cells // size
+    # The first row of cell n is the smallest with row * cells >= n * size.
+    begins = np.maximum(-(-np.arange(low, high + 1) * size // cells), first) - first
+    return slice(low, high + 1), begins, np.diff(begins, append=count)
 
 
 def _ulp_counts(expected: torch.Tensor, found: torch.Tensor, *, is_clean: bool) -> list[int] | None:

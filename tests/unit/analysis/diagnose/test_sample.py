@@ -78,7 +78,7 @@ def test_large_tensor_is_seen_in_every_cell_at_bounded_cost(shape: tuple[int, ..
     found = sample(shape, [], None)
     assert found.is_part
     assert EXAMINED // 4 <= volume(found.typical) <= EXAMINED
-    assert len(found.typical) <= CELLS
+    assert len(found.typical) <= CELLS // 2
     seen = {cell for box in found.typical for cell in cells_of(box, shape, found.cells)}
     assert len(seen) == found.cells[0] * found.cells[1]
 
@@ -116,9 +116,9 @@ def test_without_the_parts_some_would_be_missed() -> None:
 
 def test_places_differ_from_cell_to_cell() -> None:
     """A fixed distance could meet the same row of every expert, or the same head."""
-    shape = (64 * 1024, 128)
+    shape = (64 * 1024, 1024)
     starts = [box[0][0] % 1024 for box in sample(shape, [], None).typical]
-    assert len(set(starts)) > 4
+    assert len(set(starts)) > 8
 
 
 def test_the_same_tensor_has_the_same_sample() -> None:
