@@ -23,7 +23,7 @@ class Noise:
     """Multiplies by 1 + eps * u, u uniform in [-1, 1]."""
 
     def __init__(self, seed: int, adapter: Adapter) -> None:
-        self._seed = seed
+        self.seed = seed
         self._adapter = adapter
 
     def on(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
@@ -52,7 +52,7 @@ class Noise:
 
     def _values(self, local: torch.Tensor, key: str) -> torch.Tensor:
         generator = torch.Generator(device=local.device)
-        generator.manual_seed(xxhash.xxh3_64_intdigest(key.encode(), seed=self._seed) >> 1)
+        generator.manual_seed(xxhash.xxh3_64_intdigest(key.encode(), seed=self.seed) >> 1)
         wide = torch.float64 if local.dtype == torch.float64 else torch.float32
         uniform = torch.rand(local.shape, generator=generator, device=local.device, dtype=wide)
         value = local.to(wide)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any
@@ -20,6 +20,7 @@ from ttrace.capture.manifest import describe_rank
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
+from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
 from ttrace.capture.update import Update
 from ttrace.capture.weights import WeightHooks
@@ -48,6 +49,7 @@ class RecordingTracer:
         self._recorder = Recorder(adapter, writer, info.rank, payload)
         self._context = context = StepContext(adapter, self._recorder)
         noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
+        self._regrouping = None if noise is None else Regrouping(noise.seed)
         overwriter = None
         if settings.plan is not None:
             plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
@@ -79,6 +81,7 @@ class RecordingTracer:
         try:
             with (
                 adapter.tracking(),
+                self._regrouped(),
                 watch_backward(self._around_backward),
                 adapter.watch_backward(self._around_backward),
                 self._update.watching(),
@@ -132,6 +135,9 @@ class RecordingTracer:
             id_ = self._context.id(module, Kind.BUFFER, name)
             self._recorder.guarded(str(id_), partial(self._recorder.value, id_, value))
 
+    def _regrouped(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._regrouping is None else self._regrouping
+
     @contextmanager
     def _around_backward(self, losses: Sequence[torch.Tensor]) -> Iterator[None]:
         """Record the losses of a backward pass, in the sequence before the gradients.
@@ -171,6 +177,8 @@ class RecordingTracer:
         self._update.remove()
         if self._is_inside:
             return  # the process ends in the middle of a step: the trace is not whole
+        if self._regrouping is not None and self._done:
+            self._context.notes += self._regrouping.notes()
         arrivals = self._context.arrivals
         self._recorder.close(
             Summary(

@@ -3,6 +3,7 @@
     relative_error  0.0226            ||candidate - reference|| / ||reference||
     gain            1.0098            <candidate, reference> / <reference, reference>
     worst_element   (3, 17, 40)       where |candidate - reference| is largest
+    peak            3.7               the largest magnitude in the reference
     slices          row (3, 17) ...   where the norm of the error is largest (slices.py)
     max_ulp         12                the largest distance in units in the last place
     unequal         14,789 of 16,384  (2% noise hides a factor of 1.01 from all but the gain)
@@ -46,6 +47,7 @@ class Statistics:
     nonfinite_reference: int
     nonfinite_candidate: int
     unequal: int
+    peak: float = 0.0  # the largest magnitude in the reference
     max_ulp: int | None = None  # of two tensors of one floating dtype
     worst_element: tuple[int, ...] = ()
     slices: tuple[Slice, ...] = ()

@@ -90,6 +90,7 @@ class Accumulator:
             candidate_norm=math.sqrt(sums.candidate_squared),
             dot=sums.reference_squared + sums.error_dot,
             max_error=sums.max_error,
+            peak=sums.peak,
             error_sum=sums.error_sum,
             nonfinite_reference=sums.nonfinite_reference,
             nonfinite_candidate=sums.nonfinite_candidate,

@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* Raise it whenever the struct, an enum or a signature changes; kernel.py holds the same number. */
-#define ABI 3
+#define ABI 4
 
 /* Elements summed in float, by the lanes (4 in SSE and NEON, 8 or more in AVX) that share them. A
    sum of squares erred by at most 7e-7 over normal, uniform and lognormal data; the worst case is a
@@ -40,6 +40,7 @@
    by itself it would err by 1e-7, which is more than the distance of a float32 gain from 1. */
 struct sums {
     double error_squared, reference_squared, candidate_squared, error_dot, error_sum, max_error;
+    double peak; /* the largest magnitude of the reference */
     int64_t nonfinite_reference, nonfinite_candidate, unequal, max_ulp;
     int64_t worst; /* the element of max_error, counted from the start of this call's matrices */
 };
@@ -118,6 +119,8 @@ INLINE void add_carefully(enum type type, const char *reference, const char *can
         sums->candidate_squared += c * c;
         sums->error_dot += e * r;
         sums->error_sum += e;
+        if (sums->peak < r) sums->peak = r;
+        if (sums->peak < -r) sums->peak = -r;
         if (row) *row += e * e;
         if (columns) columns[i] += e * e;
         if (ulp > sums->max_ulp) sums->max_ulp = ulp;
@@ -155,6 +158,7 @@ INLINE struct matrix part(enum type type, struct matrix whole, int64_t row, int6
 /* What a run summed in float, and counted. */
 struct totals {
     float ee, rr, er, sum, largest; /* largest: the largest squared error */
+    float peak;
     double cc;
     uint32_t ulp, unequal;
     int signs; /* of float32: whether some differ, and then ulp and unequal do not hold */
@@ -197,16 +201,23 @@ INLINE int add_totals(enum type type, struct matrix run, struct totals totals, s
     sums->error_dot += totals.er;
     sums->error_sum += totals.sum;
     sums->unequal += totals.unequal;
+    if (totals.peak > sums->peak) sums->peak = totals.peak;
     if (totals.ulp > sums->max_ulp) sums->max_ulp = totals.ulp;
     float before = (float)sums->max_error;
     if (totals.largest > before * before) find_worst(type, run, sums);
     return 1;
 }
 
-INLINE int add_same_bits(enum type type, struct matrix run, float squared, struct sums *sums) {
-    if (!trusted(type, run.reference, (int)(run.rows * run.columns), squared)) return 0;
-    sums->reference_squared += squared;
-    sums->candidate_squared += squared;
+/* The sum of the squares of one tensor, and its largest magnitude. */
+struct size {
+    float squared, peak;
+};
+
+INLINE int add_same_bits(enum type type, struct matrix run, struct size size, struct sums *sums) {
+    if (!trusted(type, run.reference, (int)(run.rows * run.columns), size.squared)) return 0;
+    sums->reference_squared += size.squared;
+    sums->candidate_squared += size.squared;
+    if (size.peak > sums->peak) sums->peak = size.peak;
     return 1;
 }
 

@@ -42,6 +42,7 @@ struct NAMED(sums) {
     ints signs;        /* float32: negative where signs were not the same */
     halves ulp, apart; /* bfloat16: the largest distance, and how often it was not 0 */
     words differ;      /* float32: how often bits were not the same */
+    ints peak;         /* the bits of the largest magnitude of the reference */
 };
 
 TARGET INLINE floats NAMED(load)(const char *data) {
@@ -68,6 +69,25 @@ TARGET INLINE void NAMED(widen)(floats pairs, floats wide[2]) {
     wide[1] = (floats)((words)pairs & 0xffff0000u);
 }
 
+/* Magnitudes are ordered as their bits are; of a pair of bfloat16, as those of both halves. */
+TARGET INLINE ints NAMED(higher)(enum type type, ints peak, floats reference) {
+    if (type == BFLOAT16)
+        return (ints)LARGER_SHORTS((shorts)peak, (shorts)reference & 0x7fff);
+    return LARGER_INTS(peak, (ints)reference & 0x7fffffff);
+}
+
+TARGET INLINE float NAMED(highest)(enum type type, ints peak) {
+    int32_t whole[LANES], top = 0;
+    memcpy(whole, &peak, sizeof whole);
+    for (int i = 0; i < LANES; i++) {
+        int32_t high = type == BFLOAT16 ? whole[i] & (int32_t)0x7fff0000 : whole[i];
+        int32_t low = type == BFLOAT16 ? (int32_t)((uint32_t)whole[i] << 16) : 0;
+        if (high > top) top = high;
+        if (low > top) top = low;
+    }
+    return from_bits((uint32_t)top);
+}
+
 /* One turn of STEP elements. */
 TARGET INLINE void NAMED(add)(enum type type, int by_column, const char *reference,
                               const char *candidate, floats *squares, floats *row,
@@ -76,6 +96,7 @@ TARGET INLINE void NAMED(add)(enum type type, int by_column, const char *referen
     if (type == BFLOAT16) {
         NAMED(widen)(one, r);
         NAMED(widen)(other, c);
+        sums->peak = NAMED(higher)(type, sums->peak, one);
         shorts a = NAMED(order)(one), b = NAMED(order)(other);
         halves distance = (halves)LARGER_SHORTS(a, b) - (halves)SMALLER_SHORTS(a, b);
         sums->ulp = LARGER_HALVES(sums->ulp, distance);
@@ -85,6 +106,7 @@ TARGET INLINE void NAMED(add)(enum type type, int by_column, const char *referen
         c[0] = other, c[1] = NAMED(load)(candidate + sizeof one);
         for (int i = 0; i < 2; i++) {
             ints distance = (ints)c[i] - (ints)r[i];
+            sums->peak = NAMED(higher)(type, sums->peak, r[i]);
             sums->most = LARGER_INTS(sums->most, distance);
             sums->least = SMALLER_INTS(sums->least, distance);
             sums->signs |= (ints)c[i] ^ (ints)r[i];
@@ -110,21 +132,30 @@ TARGET INLINE float NAMED(lanes)(floats vector) {
     return sum;
 }
 
-/* The sum of the squares of one tensor. */
-TARGET INLINE float NAMED(squared)(enum type type, const char *data, int n) {
+TARGET INLINE struct size NAMED(size)(enum type type, const char *data, int n) {
     floats sum[2] = {0};
-    float rest = 0;
+    ints peak = {0};
+    float rest = 0, top = 0;
     int whole = n - n % STEP;
     for (int i = 0; i < whole; i += STEP) {
         const char *turn = data + size_bytes(type, i);
         floats loaded = NAMED(load)(turn), r[2] = {loaded};
+        peak = NAMED(higher)(type, peak, loaded);
         if (type == BFLOAT16) NAMED(widen)(loaded, r);
-        else r[1] = NAMED(load)(turn + sizeof loaded);
+        else {
+            r[1] = NAMED(load)(turn + sizeof loaded);
+            peak = NAMED(higher)(type, peak, r[1]);
+        }
         sum[0] += r[0] * r[0];
         sum[1] += r[1] * r[1];
     }
-    for (int i = whole; i < n; i++) rest += load(type, data, i) * load(type, data, i);
-    return NAMED(lanes)(sum[0] + sum[1]) + rest;
+    for (int i = whole; i < n; i++) {
+        float value = load(type, data, i), magnitude = value < 0 ? -value : value;
+        rest += value * value;
+        if (magnitude > top) top = magnitude;
+    }
+    float high = NAMED(highest)(type, peak);
+    return (struct size){NAMED(lanes)(sum[0] + sum[1]) + rest, high > top ? high : top};
 }
 
 TARGET INLINE struct totals NAMED(finish)(enum type type, floats ee,
@@ -134,6 +165,7 @@ TARGET INLINE struct totals NAMED(finish)(enum type type, floats ee,
         .rr = NAMED(lanes)(sums->rr[0] + sums->rr[1]),
         .er = NAMED(lanes)(sums->er[0] + sums->er[1]),
         .sum = NAMED(lanes)(sums->sum[0] + sums->sum[1]),
+        .peak = NAMED(highest)(type, sums->peak),
     };
     int32_t largest[LANES], most[LANES], least[LANES], signs[LANES], top = 0;
     uint32_t differ[LANES];
@@ -192,7 +224,7 @@ TARGET INLINE struct totals NAMED(add_run)(enum type type, int by_column, struct
     /* The candidate's squares follow from the others, unless next to nothing is left of them. */
     totals.cc = totals.rr + 2 * (double)totals.er + totals.ee;
     if (totals.cc <= totals.rr / 16)
-        totals.cc = NAMED(squared)(type, run.candidate, (int)(run.rows * run.columns));
+        totals.cc = NAMED(size)(type, run.candidate, (int)(run.rows * run.columns)).squared;
     return totals;
 }
 
@@ -238,7 +270,7 @@ TARGET INLINE int NAMED(add_panel)(enum type type, int by_column, struct matrix 
             size_bytes(type, more ? at_once * panel.stride : panel.columns - row * panel.stride);
         int n = (int)(run.rows * run.columns);
         int done;
-        if (same) done = add_same_bits(type, run, NAMED(squared)(type, run.reference, n), &grown);
+        if (same) done = add_same_bits(type, run, NAMED(size)(type, run.reference, n), &grown);
         else {
             struct totals totals =
                 NAMED(add_run)(type, by_column, run, ahead, squares, rows + row);

@@ -106,6 +106,8 @@ def _add_chunk(
     sums.candidate_squared += cc
     sums.error_dot += _dot(error, r)
     sums.error_sum += error.sum().item()
+    if r.numel():
+        sums.peak = max(sums.peak, r.max().item(), -r.min().item())
     _add_places(error.reshape(reference.shape), sums, squares)
 
 

@@ -30,6 +30,7 @@ class Sums(ctypes.Structure):
     error_dot: float
     error_sum: float
     max_error: float
+    peak: float
     nonfinite_reference: int
     nonfinite_candidate: int
     unequal: int
@@ -43,6 +44,7 @@ class Sums(ctypes.Structure):
         ("error_dot", ctypes.c_double),
         ("error_sum", ctypes.c_double),
         ("max_error", ctypes.c_double),
+        ("peak", ctypes.c_double),
         ("nonfinite_reference", ctypes.c_int64),
         ("nonfinite_candidate", ctypes.c_int64),
         ("unequal", ctypes.c_int64),

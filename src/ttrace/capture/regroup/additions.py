@@ -1,0 +1,188 @@
+"""Products, reductions and scatters in parts.
+
+mm(a, b)     mm(a[:, :k], b[:k]) + mm(a[:, k:], b[k:])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttrace.capture.regroup.cutting import Cut, Rule, total
+
+
+def product(dim: int) -> Rule:
+    """Matrix products; the sum runs over dim `dim` of the first and `dim - 1` of the second."""
+
+    def rule(func: Any, cut: Cut, a: Tensor, b: Tensor) -> Tensor | None:
+        pairs = _pairs(cut, dim, a, b)
+        return total(func(*pair) for pair in pairs) if len(pairs) > 1 else None
+
+    return rule
+
+
+def added_product(multiply: Any, dim: int) -> Rule:
+    """Products that are added to something, which the first part takes along."""
+
+    def rule(
+        func: Any, cut: Cut, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
+    ) -> Tensor | None:
+        pairs = _pairs(cut, dim, a, b)
+        if len(pairs) < 2:
+            return None
+        result: Tensor = func(c, *pairs[0], beta=beta, alpha=alpha)
+        return result.add_(total(multiply(*pair) for pair in pairs[1:]), alpha=alpha)
+
+    return rule
+
+
+def _pairs(cut: Cut, dim: int, a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
+    if a.shape[dim] != b.shape[dim - 1]:
+        return []  # the operator itself says so
+    return [
+        (a.narrow(dim, start, stop - start), b.narrow(dim - 1, start, stop - start))
+        for start, stop in cut(a.shape[dim])
+    ]
+
+
+def add_up(
+    func: Any,
+    cut: Cut,
+    x: Tensor,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor | None:
+    parts = _parts(cut, x, dims)
+    if not x.is_floating_point() or len(parts) < 2:
+        return None
+    return total(
+        torch.sum(part, tuple(dims) if dims else None, keepdim, dtype=dtype) for part in parts
+    )
+
+
+def average(
+    func: Any,
+    cut: Cut,
+    x: Tensor,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor | None:
+    whole = add_up(func, cut, x, dims, keepdim, dtype=dtype)
+    return None if whole is None else whole.div_(_terms(x, dims))
+
+
+def vector_norm(
+    func: Any,
+    cut: Cut,
+    x: Tensor,
+    order: Any = 2,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor | None:
+    parts = _parts(cut, x, dims)
+    if order != 2 or len(parts) < 2:
+        return None
+    norms = [func(part, order, dims, keepdim, dtype=dtype) for part in parts]
+    return total(norm * norm for norm in norms).sqrt_()
+
+
+def _parts(cut: Cut, x: Tensor, dims: Sequence[int] | None) -> list[Tensor]:
+    """Cut along the longest dim that is summed over."""
+    if x.dim() == 0 or x.numel() == 0:
+        return [x]
+    summed = [dim % x.dim() for dim in dims or range(x.dim())]
+    longest = max(summed, key=lambda dim: x.shape[dim])
+    bounds = cut(x.shape[longest], _terms(x, dims))
+    return [x.narrow(longest, start, stop - start) for start, stop in bounds]
+
+
+def _terms(x: Tensor, dims: Sequence[int] | None) -> int:
+    return math.prod(x.shape[dim] for dim in dims or range(x.dim()))
+
+
+def nll_loss(
+    func: Any,
+    cut: Cut,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+) -> tuple[Tensor, Tensor] | None:
+    """Its mean over rows, which is reduction 1, from sums, which are reduction 2."""
+    bounds = cut(x.shape[0]) if reduction == 1 and target.shape == x.shape[:1] else []
+    if len(bounds) < 2:
+        return None
+    parts = [func(x[a:b], target[a:b], weight, 2, ignored) for a, b in bounds]
+    count = total(part[1] for part in parts)
+    return total(part[0] for part in parts) / count, count
+
+
+def index_add(
+    func: Any, cut: Cut, into: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
+) -> Tensor | None:
+    if not into.is_floating_point() or index.shape != (source.shape[dim],):
+        return None
+    first, *others = [
+        (dim, index[a:b], source.narrow(dim, a, b - a)) for a, b in cut(index.numel())
+    ]
+    if not others:
+        return None
+    result: Tensor = func(into, *first, alpha=alpha)
+    rest = torch.zeros_like(result)
+    for part in others:
+        rest.index_add_(*part, alpha=alpha)
+    return result.add_(rest)
+
+
+def scatter_add(
+    func: Any, cut: Cut, into: Tensor, dim: int, index: Tensor, source: Tensor
+) -> Tensor | None:
+    if not into.is_floating_point() or index.dim() == 0:
+        return None
+    first, *others = [
+        (dim, index.narrow(dim, a, b - a), source.narrow(dim, a, b - a))
+        for a, b in cut(index.shape[dim])
+    ]
+    if not others:
+        return None
+    result: Tensor = func(into, *first)
+    rest = torch.zeros_like(result)
+    for part in others:
+        rest.scatter_add_(*part)
+    return result.add_(rest)
+
+
+def index_put(
+    func: Any,
+    cut: Cut,
+    into: Tensor,
+    indices: Sequence[Tensor | None],
+    values: Tensor,
+    accumulate: bool = False,
+) -> Tensor | None:
+    """Rows that are added where one index says: what indexing leaves behind in backward."""
+    index = indices[0]
+    if not accumulate or len(indices) != 1 or index is None or not into.is_floating_point():
+        return None
+    if index.dtype != torch.int64 or values.shape[: index.dim()] != index.shape:
+        return None
+    flat, of_flat = index.reshape(-1), values.reshape(-1, *values.shape[index.dim() :])
+    first, *others = [((flat[a:b],), of_flat[a:b]) for a, b in cut(flat.numel())]
+    if not others:
+        return None
+    result: Tensor = func(into, *first, accumulate)
+    rest = torch.zeros_like(result)
+    for part in others:
+        rest.index_put_(*part, accumulate=True)
+    return result.add_(rest)

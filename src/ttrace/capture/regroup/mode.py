@@ -1,0 +1,123 @@
+"""Other groupings of sums: while open, the sums of a run are made in parts and the parts added.
+
+    with Regrouping(seed=1):
+        loss.backward()        # a weight gradient over 16,384 rows is that over 2,048, 8 times
+
+A correct layout differs from the reference by the order of its sums: over rows that other ranks or
+microbatches hold, over features that are split. Noise on the values that are added does not show
+what the order of a long sum does, which on a CPU grows with its length. So a perturbed reference
+makes its sums in other groups as well, operator by operator. Parts are added in the dtype of the
+sum, as those of several ranks are. Samples need not be independent: the sums are regrouped, not the
+batch. Cuts come from the seed and the number of the call, so that ranks that repeat each other's
+work stay equal.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ttrace.capture.regroup import additions, layers
+from ttrace.capture.regroup.cutting import Bounds, Rule
+
+# Chosen: a short sum is made in two parts, as two ranks make it; a long one in up to eight, which
+# leave an eighth of what its length does to it, whatever parts the candidate has.
+_MOST_PARTS = 8
+_PART = 256
+
+_aten = torch.ops.aten
+_RULES: dict[Any, Rule] = {
+    _aten.mm: additions.product(1),
+    _aten.bmm: additions.product(2),
+    _aten.mv: additions.product(1),
+    _aten.addmm: additions.added_product(_aten.mm, 1),
+    _aten.baddbmm: additions.added_product(_aten.bmm, 2),
+    _aten.addmv: additions.added_product(_aten.mv, 1),
+    _aten.sum: additions.add_up,
+    _aten.mean: additions.average,
+    _aten.linalg_vector_norm: additions.vector_norm,
+    _aten.nll_loss_forward: additions.nll_loss,
+    _aten.index_add: additions.index_add,
+    _aten.index_add_: additions.index_add,
+    _aten.scatter_add: additions.scatter_add,
+    _aten.scatter_add_: additions.scatter_add,
+    _aten.index_put: additions.index_put,
+    _aten.index_put_: additions.index_put,
+    _aten.native_layer_norm_backward: layers.layer_norm,
+    _aten._fused_rms_norm_backward: layers.rms_norm,  # noqa: SLF001  (it has no other name)
+    _aten.native_group_norm_backward: layers.group_norm,
+    _aten.native_batch_norm_backward: layers.batch_norm,
+    _aten.convolution: layers.convolution,
+    _aten.convolution_backward: layers.convolution_backward,
+    _aten.embedding_dense_backward: layers.embedding,
+    _aten.mkldnn_rnn_layer_backward: layers.recurrent,
+}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Regrouping(TorchDispatchMode):
+    """Splits the sums of every operator that has a rule; others are left as they are."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._calls = 0
+        self.regrouped: Counter[str] = Counter()  # how many sums of each operator
+        self.faults: Counter[str] = Counter()
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """A compiled model stays compiled under this mode."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        rule = _RULES.get(func.overloadpacket)
+        if rule is None:
+            return func(*args, **kwargs)
+        if not all(type_ in _PLAIN for type_ in types):
+            return NotImplemented  # DTensors first become operations on their local tensors
+        self._calls += 1
+        try:
+            result = rule(func, self._cut, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (the operator itself says what is wrong)
+            self.faults[f"{func}: {error}"] += 1
+            result = None
+        if result is None:
+            return func(*args, **kwargs)
+        self.regrouped[str(func.overloadpacket)] += 1
+        return result
+
+    def notes(self) -> list[str]:
+        """What a person should know of the sums of this run."""
+        found = [
+            f"a sum was left in its order ({count} times): {fault}"
+            for fault, count in self.faults.items()
+        ]
+        if not self.regrouped:
+            found.append(
+                "no sum of this run could be made in another order (a compiled model hides them), "
+                "so its noise is that of module boundaries and weights alone"
+            )
+        return found
+
+    def _cut(self, length: int, terms: int = 0) -> Bounds:
+        parts = min(length, max(2, min(_MOST_PARTS, (terms or length) // _PART)))
+        draw = random.Random(f"{self._seed} {self._calls}")
+        inner = {
+            round(length / parts * (part + draw.uniform(-0.25, 0.25))) for part in range(1, parts)
+        }
+        edges = [0, *sorted(inner - {0, length}), length]
+        return list(pairwise(edges))

@@ -1,0 +1,193 @@
+"""Sums in other groups: the same numbers but for rounding, whatever the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ttrace.capture.regroup import Regrouping
+
+F64 = torch.float64
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def batch_norm(train: bool) -> nn.BatchNorm2d:
+    layer = nn.BatchNorm2d(4, dtype=F64).train(train)
+    layer.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+    return layer
+
+
+def ids(count: int, among: int = 7) -> Tensor:
+    return torch.randint(0, among, (count,), generator=torch.Generator().manual_seed(3))
+
+
+IMAGES = (6, 4, 5, 5)
+# The operator, and a function of one tensor that uses it in its forward or backward pass.
+PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "aten.mm": ((9, 600), lambda x: x @ draw(600, 3)),
+    "aten.bmm": ((2, 9, 8), lambda x: x @ draw(2, 8, 3)),
+    "aten.mv": ((9, 8), lambda x: x @ draw(8)),
+    "aten.addmm": ((9, 8), lambda x: F.linear(x, draw(5, 8), draw(5))),
+    "aten.baddbmm": ((2, 9, 8), lambda x: torch.baddbmm(draw(2, 9, 3), x, draw(2, 8, 3))),
+    "aten.addmv": ((9, 8), lambda x: torch.addmv(draw(9), x, draw(8), beta=0.5, alpha=2)),
+    "aten.sum": ((700, 3), lambda x: x.sum(0)),
+    "aten.mean": ((3, 700), lambda x: x.mean(-1, keepdim=True)),
+    "aten.linalg_vector_norm": ((700,), torch.linalg.vector_norm),
+    "aten.nll_loss_forward": (
+        (600, 7),
+        lambda x: F.cross_entropy(x, ids(600), ignore_index=2, label_smoothing=0.1),
+    ),
+    "aten.index_add": ((9, 3), lambda x: draw(7, 3).index_add(0, ids(9), x, alpha=2)),
+    "aten.index_add_": ((9, 3), lambda x: draw(7, 3).index_add_(0, ids(9), x)),
+    "aten.scatter_add": ((9,), lambda x: draw(7).scatter_add(0, ids(9), x)),
+    "aten.scatter_add_": ((9,), lambda x: draw(7).scatter_add_(0, ids(9), x)),
+    "aten.index_put": ((7, 3), lambda x: draw(9, 3).index_put((ids(7, 9),), x, accumulate=True)),
+    "aten.index_put_": ((7, 3), lambda x: draw(9, 3).index_put_((ids(7, 9),), x, accumulate=True)),
+    "aten.native_layer_norm_backward": (
+        (2, 3, 4, 8),
+        lambda x: nn.LayerNorm((4, 8), dtype=F64)(x),
+    ),
+    "aten.native_group_norm_backward": (IMAGES, lambda x: nn.GroupNorm(2, 4, dtype=F64)(x)),
+    "aten.native_batch_norm_backward": (IMAGES, lambda x: batch_norm(False)(x)),
+    "aten.convolution": (IMAGES, lambda x: F.conv2d(x, draw(3, 4, 3, 3), draw(3), padding=1)),
+    "aten.convolution_backward": (IMAGES, lambda x: F.conv_transpose2d(x, draw(4, 3, 3, 3))),
+    "aten.embedding_dense_backward": (
+        (7, 3),
+        lambda x: F.embedding(ids(30).view(5, 6), x, padding_idx=1),
+    ),
+}
+
+
+def results(program: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> list[Tensor]:
+    """The output and the gradient of the input."""
+    torch.manual_seed(0)
+    x = draw(*shape, seed=1).requires_grad_()
+    output = program(x)
+    output.backward(draw(*output.shape, seed=2))
+    assert x.grad is not None
+    return [output.detach(), x.grad]
+
+
+@pytest.mark.parametrize("operator", PROGRAMS)
+def test_the_parts_of_a_sum_add_up_to_it(operator: str) -> None:
+    shape, program = PROGRAMS[operator]
+    expected = results(program, shape)
+    with Regrouping(seed=1) as regrouping:
+        found = results(program, shape)
+    assert regrouping.regrouped[operator] > 0
+    assert not regrouping.faults
+    for value, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-12, atol=1e-12)
+
+
+def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
+    layer.zero_grad()
+    x = x.detach().requires_grad_()
+    output = layer(x)
+    first = output[0] if isinstance(output, tuple) else output
+    first.backward(draw(*first.shape, seed=2, dtype=torch.float32).to(x.dtype))
+    assert x.grad is not None
+    return [x.grad, *(p.grad.clone() for p in layer.parameters() if p.grad is not None)]
+
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "layer norm": (nn.LayerNorm(8), (300, 8)),
+    "group norm": (nn.GroupNorm(2, 4), IMAGES),
+    "batch norm, frozen": (batch_norm(False).float(), IMAGES),
+    "batch norm": (batch_norm(True).float(), IMAGES),
+    "convolution": (nn.Conv2d(4, 6, 3, groups=2), IMAGES),
+    "lstm": (nn.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True), (6, 3, 4)),
+    "gru": (nn.GRU(4, 5), (3, 6, 4)),
+    "linear": (nn.Linear(8, 5), (2, 300, 8)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_parameters_are_the_same_but_for_rounding(name: str) -> None:
+    layer, shape = LAYERS[name]
+    x = draw(*shape, dtype=torch.float32)
+    expected = gradients(layer, x)
+    with Regrouping(seed=1) as regrouping:
+        found = gradients(layer, x)
+    assert regrouping.regrouped
+    assert not regrouping.faults
+    for value, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fused_recurrent_layer_is_made_in_parts() -> None:
+    layer, x = nn.LSTM(4, 5), draw(3, 6, 4, dtype=torch.float32)
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("oneDNN is not part of this torch")
+    before = torch.backends.mkldnn.set_flags(True)
+    try:
+        expected = gradients(layer, x)
+        with Regrouping(seed=1) as regrouping:
+            found = gradients(layer, x)
+    finally:
+        torch.backends.mkldnn.set_flags(before[0])
+    for value, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5)
+    assert regrouping.regrouped["aten.mkldnn_rnn_layer_backward"] == 1
+    assert not regrouping.faults
+
+
+def test_a_long_sum_shows_what_its_order_does() -> None:
+    """A norm's weight gradient over 16,384 rows: far beyond one eps, and no further than it is."""
+    layer, x = nn.LayerNorm(32), draw(16384, 32, dtype=torch.float32)
+    exact = gradients(nn.LayerNorm(32, dtype=F64), x.double())[1]
+    plain = gradients(layer, x)[1].double()
+    with Regrouping(seed=1):
+        other = gradients(layer, x)[1].double()
+    assert (plain - other).norm() > 0.5 * (plain - exact).norm()
+    assert (other - exact).norm() < (plain - exact).norm()
+
+
+def test_one_seed_is_one_grouping() -> None:
+    x = draw(40, 3000, dtype=torch.float32)
+
+    def product(seed: int) -> Tensor:
+        with Regrouping(seed):
+            return x @ x.T
+
+    assert torch.equal(product(1), product(1))
+    assert not torch.equal(product(1), product(2))
+
+
+@pytest.mark.parametrize("b", [draw(4, 3), draw(3)])
+def test_shapes_that_do_not_fit_are_refused_as_before(b: Tensor) -> None:
+    with Regrouping(seed=1), pytest.raises(RuntimeError):
+        draw(5, 2) @ b
+
+
+def test_whole_numbers_are_added_as_they_are() -> None:
+    with Regrouping(seed=1) as regrouping:
+        assert int(torch.arange(1000).sum()) == 499_500
+    assert not regrouping.regrouped
+
+
+def test_a_run_without_sums_says_so() -> None:
+    with Regrouping(seed=1) as regrouping:
+        draw(3).mul(2)
+    (note,) = regrouping.notes()
+    assert "no sum of this run" in note
+
+
+def test_a_fault_leaves_the_operator_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ttrace.capture.regroup import mode
+
+    def fails(*_: object) -> None:
+        raise ValueError("boom")
+
+    monkeypatch.setitem(mode._RULES, torch.ops.aten.mm, fails)
+    with Regrouping(seed=1) as regrouping:
+        found = draw(3, 4) @ draw(4, 5)
+    assert torch.equal(found, draw(3, 4) @ draw(4, 5))
+    assert regrouping.notes()[0] == "a sum was left in its order (1 times): aten.mm.default: boom"
