@@ -44,6 +44,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.core.scale import Scales, declared_scale
+from ttrace.core.statistics import Statistics
 from ttrace.trace.blocks import BlockReader
 from ttrace.trace.plan import read_scales
 
@@ -146,7 +147,7 @@ class _Check:
         ]
         again = [self._compare(s, s.role).measured for s in sources.repeated]
         compared = self._compare(sources.candidate, "candidate", isolated)
-        tensors, culprits = self._judge(compared, [*noise, *again], isolated)
+        tensors, culprits = self._judge(compared, noise, again, isolated)
         details = self._examine(suspects(tensors, culprits), compared)
         return CheckResult(
             reference=str(sources.reference.trace.path),
@@ -194,14 +195,16 @@ class _Check:
         self,
         compared: _Compared,
         noise: Sequence[Mapping[TensorId, Measured]],
+        again: Sequence[Mapping[TensorId, Measured]],
         isolated: Scales | None,
     ) -> tuple[tuple[TensorResult, ...], tuple[Culprit, ...]]:
         """Every verdict, and who is to blame."""
         sources, aligned = self._sources, compared.aligned
         known = yardsticks(
             aligned.references(),
-            [{id_: found.statistics for id_, found in run.items()} for run in noise],
+            [_statistics(run) for run in noise],
             BlockReader(sources.reference.spans),
+            repeated=[_statistics(run) for run in again],
         )
         allowed = Allowed(
             tolerances=tolerances(known, isolated=isolated is not None),
@@ -277,6 +280,10 @@ def loss_scale(
         candidate_splits=aligned.candidate_batch.splits_of_batch(),
         declared=declared_scale(reference.trace.loss_parts, candidate.trace.loss_parts),
     )
+
+
+def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:
+    return {id_: found.statistics for id_, found in measured.items()}
 
 
 def _repetition(measured: Mapping[TensorId, Measured]) -> Note:

@@ -5,10 +5,11 @@ rounding may move it. It must not know the candidate.
 
     tolerance = factor * max(noise, floor)
 
-`noise` is the largest distance between the reference and a perturbed reference. `floor` stands in
-where one draw says too little: tensors that no perturbation reached, scalars, tiny ones and zeros.
-Finer statistics have limits of their own, by the same rule (finer.py); the factors are in one
-place (factors.py).
+`noise` is the distance between the reference and perturbed references. `floor` stands in where a
+draw says too little: tensors that no perturbation reached, scalars, those that few elements carry,
+and zeros. Finer statistics have limits of their own, by the same rule (finer.py); factors follow
+from a rate of false alarms (factors.py); what is made of gradients inherits their tolerance
+(derived.py).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dataclasses import replace
 
 import torch
 
+from ttrace.analysis.tolerance.derived import derive
 from ttrace.analysis.tolerance.factors import (
+    ALARM_RATE,
+    BIAS,
     CHOICES_FACTOR,
     CHOICES_MORE,
-    FACTOR,
-    ISOLATED_FACTOR,
-    TINY,
-    widening,
+    Factors,
 )
 from ttrace.analysis.tolerance.finer import Correlation, correlations, family, finer_limits
 from ttrace.analysis.tolerance.floors import Peers, loss_floors, norm_floors
@@ -37,9 +38,9 @@ from ttrace.core.results import Limit, Tolerance
 from ttrace.trace.dtypes import eps_of, torch_dtype
 
 __all__ = [
-    "FACTOR",
-    "ISOLATED_FACTOR",
+    "ALARM_RATE",
     "SCALAR_FLOOR_EPS",
+    "Factors",
     "Yardstick",
     "allowed_moves",
     "tolerances",
@@ -49,9 +50,6 @@ __all__ = [
 # A scalar is one draw; clean clip norms reached 4.75 fp32 eps (measured), so 3 * 16 leaves room.
 SCALAR_FLOOR_EPS = 16.0
 
-# What was multiplied by a clipped gradient's coefficient; second moments take its square.
-_SCALED_BY_NORM = {Kind.CLIPPED_GRAD: 1.0, Kind.OPTIMIZER: 2.0}
-
 
 def tolerances(
     known: Mapping[TensorId, Yardstick], *, isolated: bool = False
@@ -60,6 +58,7 @@ def tolerances(
     floors = {Kind.LOSS: loss_floors(known), Kind.GRAD_NORM: norm_floors(known)}
     peers = Peers.of(known)
     shared = correlations(known)
+    factors = Factors(judged=sum(len(y.units()) for y in known.values() if y.noise))
     allowed = {
         id_: _tolerance(
             id_,
@@ -67,14 +66,13 @@ def tolerances(
             summary_floor=floors.get(id_.kind, {}).get(id_.step, 0.0),
             peers=peers,
             correlation=shared.get(family(id_), Correlation()),
-            isolated=isolated,
+            factors=factors,
         )
         for id_, yardstick in known.items()
         if yardstick.noise
     }
-    for id_, tolerance in allowed.items():
-        if id_.kind in _SCALED_BY_NORM:
-            allowed[id_] = _with_norm(id_, tolerance, known, allowed)
+    exact = {id_: tolerance for id_, tolerance in allowed.items() if _is_exact(id_)}
+    allowed = derive(allowed, known, isolated=isolated) | exact
     for id_ in allowed:
         if id_.kind is Kind.PARAM and id_.step > 0:
             updated = replace(id_, step=id_.step - 1, kind=Kind.PARAM_AFTER)
@@ -89,28 +87,22 @@ def _tolerance(
     summary_floor: float,
     peers: Peers,
     correlation: Correlation,
-    isolated: bool,
+    factors: Factors,
 ) -> Tolerance:
     dtype = torch_dtype(yardstick.dtype)
     if not dtype.is_floating_point or _is_exact(id_):
         return _of_choices(id_, yardstick)
-    wider = widening(yardstick.dtype, isolated=isolated)
-    factor = FACTOR * wider
-    noise = yardstick.noise_norm
+    unit = yardstick.units()[Statistic.NORM, ()]
+    factor = factors.of(Statistic.NORM, unit.draws)
     floor, source = _floor(id_, yardstick, eps_of(dtype), peers)
     if summary_floor > floor:
         floor, source = summary_floor, "noise of the tensors it summarises"
-    if noise >= floor:
+    if unit.mean >= floor:
         source = "noise of perturbed reference"
     return Tolerance(
-        error_norm=factor * max(noise, floor),
-        source=f"{factor:g} x {source}",
-        limits=finer_limits(
-            yardstick,
-            norm_floor=floor,
-            widening=wider * _SCALED_BY_NORM.get(id_.kind, 1.0),
-            correlation=correlation,
-        ),
+        error_norm=max(factor * max(unit.mean, floor), BIAS * unit.largest),
+        source=f"{factor:.2g} x {source}",
+        limits=finer_limits(yardstick, norm_floor=floor, factors=factors, correlation=correlation),
     )
 
 
@@ -122,14 +114,15 @@ def _floor(id_: TensorId, yardstick: Yardstick, eps: float, peers: Peers) -> tup
         few = max(eps, SCALAR_FLOOR_EPS * eps_of(torch.float32))
         return few * norm, "rounding of a norm"
     if id_.kind is Kind.PARAM_AFTER:
-        return yardstick.jump, "what rounding does to one element of the update"
+        floor = max(yardstick.jump.element, yardstick.jump.norm)
+        return floor, "what rounding of the gradient does to the update"
     if norm == 0:
         return eps * peers.norm(id_), "eps of tensors of its kind, since it is zero"
     floor, source = eps * norm, "eps of its dtype"
     if yardstick.volume == 1:
         floor, source = SCALAR_FLOOR_EPS * eps * norm, f"{SCALAR_FLOOR_EPS:g} eps"
     summary = id_.kind is Kind.LOSS  # which has a floor of its own
-    if yardstick.volume < TINY and not summary and peers.relative_noise(id_) * norm > floor:
+    if yardstick.is_tiny and not summary and peers.relative_noise(id_) * norm > floor:
         floor, source = peers.relative_noise(id_) * norm, "noise of tensors of its kind"
     return floor, source
 
@@ -161,22 +154,3 @@ def _is_exact(id_: TensorId) -> bool:
     """Nothing was computed yet, or only counted."""
     counted = id_.kind is Kind.OPTIMIZER and id_.slot.endswith(".step")
     return counted or (id_.kind is Kind.PARAM and id_.step == 0)
-
-
-def _with_norm(
-    id_: TensorId,
-    tolerance: Tolerance,
-    known: Mapping[TensorId, Yardstick],
-    allowed: Mapping[TensorId, Tolerance],
-) -> Tolerance:
-    """What the norm may be off by relatively, all that is scaled by it may be off too."""
-    norm = TensorId(step=id_.step, module="", kind=Kind.GRAD_NORM)
-    if norm not in allowed or _is_exact(id_):
-        return tolerance
-    size = known[norm].reference_norm
-    share = allowed[norm].error_norm / size if size else 0.0
-    scaled = _SCALED_BY_NORM[id_.kind] * share * known[id_].reference_norm
-    limits = tuple(replace(limit, allowed=limit.allowed + scaled) for limit in tolerance.limits)
-    if scaled <= tolerance.error_norm:
-        return replace(tolerance, limits=limits)
-    return Tolerance(error_norm=scaled, source="tolerance of the gradient norm", limits=limits)

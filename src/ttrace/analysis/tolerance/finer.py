@@ -1,6 +1,6 @@
 """Limits finer than the norm: rows, slices, elements, gain and mean shift.
 
-    limit = factor * max(the same reading of the perturbed runs, floor)
+    limit = max(factor * max(unit, floor), one unit in the last place)
 
 A gain or a mean shift is a signed sum, of which one draw can be near zero. For n independent errors
 of norm d it would be about d / sqrt(n); errors that went through the same network are correlated,
@@ -13,14 +13,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ttrace.analysis.tolerance.factors import FACTORS, MEASURED_SHARE, TINY
+from ttrace.analysis.tolerance.factors import BIAS, MEASURED_SHARE, TINY, Factors
 from ttrace.analysis.tolerance.yardstick import Yardstick
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.readings import Statistic, readings
+from ttrace.core.readings import Statistic
 from ttrace.core.results import Limit
+from ttrace.trace.dtypes import eps_of
 
-Key = tuple[Statistic, tuple[int, ...]]
+Family = tuple[int, Kind, str]
 _SIGNED = (Statistic.GAIN, Statistic.SHIFT)
+_NOT_FINER = (Statistic.NORM, Statistic.CHOICES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +36,15 @@ class Correlation:
         return self.gain if statistic is Statistic.GAIN else self.shift
 
 
-def family(id_: TensorId) -> tuple[int, Kind, str]:
+def family(id_: TensorId) -> Family:
     """Tensors that are alike: of one step and kind, and for states of one name."""
     state = id_.slot.rpartition(".")[2] if id_.kind is Kind.OPTIMIZER else ""
     return id_.step, id_.kind, state
 
 
-def correlations(
-    yardsticks: Mapping[TensorId, Yardstick],
-) -> dict[tuple[int, Kind, str], Correlation]:
+def correlations(yardsticks: Mapping[TensorId, Yardstick]) -> dict[Family, Correlation]:
     """The root mean square over each family; 1 where errors are independent."""
-    squares: dict[tuple[int, Kind, str], list[tuple[float, float]]] = {}
+    squares: dict[Family, list[tuple[float, float]]] = {}
     for id_, yardstick in yardsticks.items():
         for run in yardstick.noise:
             if yardstick.volume >= TINY and run.error_norm > 0:
@@ -61,33 +61,44 @@ def correlations(
 
 
 def finer_limits(
-    yardstick: Yardstick,
-    *,
-    norm_floor: float,
-    widening: float,
-    correlation: Correlation,
+    yardstick: Yardstick, *, norm_floor: float, factors: Factors, correlation: Correlation
 ) -> tuple[Limit, ...]:
     """None where only the norm can be judged: too few elements, or too little noise was seen.
 
-    `widening` multiplies every factor. A jump of one element (core.unstable) may make up any of
-    the readings.
+    A jump of one element may make up any of the readings.
     """
-    noise = yardstick.noise_norm
-    unseen = noise < MEASURED_SHARE * norm_floor and not yardstick.jump
+    noise, jump = yardstick.noise_norm, yardstick.jump.element
+    unseen = noise < MEASURED_SHARE * norm_floor and not jump
     if yardstick.volume < TINY or noise == 0 or unseen:
         return ()
-    largest: dict[Key, float] = {}
-    for run in yardstick.noise:
-        for reading in readings(run):
-            largest[reading.key] = max(largest.get(reading.key, 0.0), reading.value)
     limits = []
-    for (statistic, dims), value in largest.items():
-        if statistic in (Statistic.NORM, Statistic.CHOICES):
+    for (statistic, dims), unit in yardstick.units().items():
+        if statistic in _NOT_FINER:
             continue
-        floor = yardstick.jump
+        mean = max(unit.mean, jump)
         if statistic in _SIGNED:
             independent = noise / math.sqrt(yardstick.volume)
-            floor = max(floor, independent * correlation.of(statistic))
-        factor = FACTORS[statistic] * widening
-        limits.append(Limit(statistic=statistic, dims=dims, allowed=factor * max(value, floor)))
+            mean = max(unit.largest, jump, independent * correlation.of(statistic))
+        allowed = max(
+            factors.of(statistic, unit.draws) * mean,
+            BIAS * unit.largest,
+            last_place(yardstick, statistic, dims),
+        )
+        limits.append(Limit(statistic=statistic, dims=dims, allowed=allowed))
     return tuple(limits)
+
+
+def last_place(yardstick: Yardstick, statistic: Statistic, dims: tuple[int, ...]) -> float:
+    """What one unit in the last place of the largest elements does to a reading."""
+    eps = eps_of(yardstick.dtype)
+    if statistic is Statistic.ELEMENT:
+        return eps * yardstick.peak
+    if statistic in _SIGNED:
+        return 0.0
+    return eps / 2 * part_norm(yardstick, dims)
+
+
+def part_norm(yardstick: Yardstick, dims: tuple[int, ...]) -> float:
+    """A bound of the norm of the largest part that fixes these dims."""
+    parts = math.prod(yardstick.shape[dim] for dim in dims) if yardstick.shape else 1
+    return min(yardstick.reference_norm, yardstick.peak * math.sqrt(yardstick.volume / parts))

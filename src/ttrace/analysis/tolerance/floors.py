@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ttrace.analysis.tolerance.factors import TINY
+from ttrace.analysis.tolerance.finer import Family, family
 from ttrace.analysis.tolerance.yardstick import Yardstick
 from ttrace.core.ids import Kind, TensorId
-
-Family = tuple[int, Kind]
 
 
 def norm_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
@@ -70,10 +68,10 @@ def loss_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Medians over the tensors of one step and kind."""
+    """Medians over the tensors of one family."""
 
     norms: Mapping[Family, float]  # of those that are not zero
-    noises: Mapping[Family, float]  # relative, of those that are not tiny
+    noises: Mapping[Family, float]  # relative, of those that many elements carry
 
     @classmethod
     def of(cls, yardsticks: Mapping[TensorId, Yardstick]) -> Peers:
@@ -81,20 +79,20 @@ class Peers:
         noises: dict[Family, list[float]] = {}
         for id_, yardstick in yardsticks.items():
             if yardstick.noise and yardstick.reference_norm > 0:
-                norms.setdefault((id_.step, id_.kind), []).append(yardstick.reference_norm)
-                if yardstick.volume >= TINY:
+                norms.setdefault(family(id_), []).append(yardstick.reference_norm)
+                if not yardstick.is_tiny:
                     relative = yardstick.noise_norm / yardstick.reference_norm
-                    noises.setdefault((id_.step, id_.kind), []).append(relative)
+                    noises.setdefault(family(id_), []).append(relative)
         return cls(
             norms={key: _median(values) for key, values in norms.items()},
             noises={key: _median(values) for key, values in noises.items()},
         )
 
     def norm(self, id_: TensorId) -> float:
-        return self.norms.get((id_.step, id_.kind), 0.0)
+        return self.norms.get(family(id_), 0.0)
 
     def relative_noise(self, id_: TensorId) -> float:
-        return self.noises.get((id_.step, id_.kind), 0.0)
+        return self.noises.get(family(id_), 0.0)
 
 
 def _median(values: Iterable[float]) -> float:

@@ -2,68 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ttrace.analysis.tolerance.jump import largest_jump
+from ttrace.analysis.tolerance.factors import CARRIED_BY_FEW, TINY
+from ttrace.analysis.tolerance.jump import NO_JUMP, Jump, jumps
 from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.logical import LogicalTensor
+from ttrace.core.readings import Statistic, readings
 from ttrace.core.statistics import Statistics
 from ttrace.trace.blocks import BlockReader
+
+Key = tuple[Statistic, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One reading over all perturbed runs: its geometric mean, its largest, and of how many."""
+
+    mean: float
+    largest: float
+    draws: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
-    """The perturbed references against the reference, and a few facts."""
+    """The perturbed references against the reference, and a few facts.
+
+    `repeated`: the reference once more, which differs where it is not deterministic.
+    """
 
     dtype: str
     volume: int
     sequence: int
     noise: tuple[Statistics, ...]
-    jump: float = 0.0  # of one element of an updated parameter (jump.py)
+    repeated: tuple[Statistics, ...] = ()
+    shape: tuple[int, ...] = ()
+    jump: Jump = NO_JUMP  # of an updated parameter
 
     @property
     def noise_norm(self) -> float:
-        return max(statistics.error_norm for statistics in self.noise)
+        return self._unit([statistics.error_norm for statistics in self.noise]).mean
 
     @property
     def reference_norm(self) -> float:
         return self.noise[0].reference_norm
+
+    @property
+    def peak(self) -> float:
+        return self.noise[0].peak
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether one draw of its norm may be far from another: few elements carry it."""
+        few = (CARRIED_BY_FEW * s.error_norm**2 < s.max_error**2 for s in self.noise)
+        return self.volume < TINY or any(few)
+
+    def units(self) -> dict[Key, Unit]:
+        """Every reading of the perturbed runs; at least what the repeated reference shows."""
+        found: dict[Key, list[float]] = {}
+        for run in self.noise:
+            for reading in readings(run):
+                found.setdefault(reading.key, []).append(reading.value)
+        again: dict[Key, float] = {}
+        for run in self.repeated:
+            for reading in readings(run):
+                again[reading.key] = max(again.get(reading.key, 0.0), reading.value)
+        return {
+            key: self._unit(values, at_least=again.get(key, 0.0)) for key, values in found.items()
+        }
+
+    @staticmethod
+    def _unit(values: Sequence[float], at_least: float = 0.0) -> Unit:
+        seen = [value for value in values if value > 0]
+        if not seen:
+            return Unit(mean=at_least, largest=at_least, draws=1)
+        mean = math.exp(sum(map(math.log, seen)) / len(seen))
+        return Unit(mean=max(mean, at_least), largest=max(*seen, at_least), draws=len(seen))
 
 
 def yardsticks(
     tensors: Mapping[TensorId, LogicalTensor],
     noise: Sequence[Mapping[TensorId, Statistics]],
     reader: BlockReader,
+    *,
+    repeated: Sequence[Mapping[TensorId, Statistics]] = (),
 ) -> dict[TensorId, Yardstick]:
     """One for every tensor of the reference; `noise` has the statistics of each perturbed run."""
-    noises = {id_: [run[id_] for run in noise if id_ in run] for id_ in tensors}
-    return {
+    plain = {
         id_: Yardstick(
             dtype=reference.dtype,
             volume=reference.volume,
             sequence=reference.sequence,
-            noise=tuple(noises[id_]),
-            jump=_jump(id_, tensors, noises, reader),
+            shape=reference.shape,
+            noise=_found(id_, noise),
+            repeated=_found(id_, repeated),
         )
         for id_, reference in tensors.items()
     }
+    return {
+        id_: replace(yardstick, jump=_jump(id_, tensors, plain, reader))
+        if id_.kind is Kind.PARAM_AFTER
+        else yardstick
+        for id_, yardstick in plain.items()
+    }
+
+
+def _found(id_: TensorId, runs: Iterable[Mapping[TensorId, Statistics]]) -> tuple[Statistics, ...]:
+    return tuple(run[id_] for run in runs if id_ in run)
 
 
 def _jump(
     id_: TensorId,
     tensors: Mapping[TensorId, LogicalTensor],
-    noises: Mapping[TensorId, Sequence[Statistics]],
+    known: Mapping[TensorId, Yardstick],
     reader: BlockReader,
-) -> float:
+) -> Jump:
     before = replace(id_, kind=Kind.PARAM)
     gradient = replace(id_, kind=Kind.MAIN_GRAD, slot=id_.slot.removesuffix(MASTER))
-    if id_.kind is not Kind.PARAM_AFTER or not noises.get(gradient) or before not in tensors:
-        return 0.0
-    return largest_jump(
+    if gradient not in known or not known[gradient].noise or before not in tensors:
+        return NO_JUMP
+    return jumps(
         reader,
         before=tensors[before],
         gradient=tensors[gradient],
         after=tensors[id_],
-        gradient_noise=max(statistics.error_norm for statistics in noises[gradient]),
+        gradient_noise=max(statistics.error_norm for statistics in known[gradient].noise),
     )

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttrace.capture.regroup.cutting import Cut, Rule, total
+from ttrace.capture.regroup.parts import Divide, Rule, total
 
 
 def product(dim: int) -> Rule:
     """Matrix products; the sum runs over dim `dim` of the first and `dim - 1` of the second."""
 
-    def rule(func: Any, cut: Cut, a: Tensor, b: Tensor) -> Tensor | None:
-        pairs = _pairs(cut, dim, a, b)
+    def rule(func: Any, divide: Divide, a: Tensor, b: Tensor) -> Tensor | None:
+        pairs = _pairs(divide, dim, a, b)
         return total(func(*pair) for pair in pairs) if len(pairs) > 1 else None
 
     return rule
@@ -29,9 +29,9 @@ def added_product(multiply: Any, dim: int) -> Rule:
     """Products that are added to something, which the first part takes along."""
 
     def rule(
-        func: Any, cut: Cut, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
+        func: Any, divide: Divide, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
     ) -> Tensor | None:
-        pairs = _pairs(cut, dim, a, b)
+        pairs = _pairs(divide, dim, a, b)
         if len(pairs) < 2:
             return None
         result: Tensor = func(c, *pairs[0], beta=beta, alpha=alpha)
@@ -40,25 +40,25 @@ def added_product(multiply: Any, dim: int) -> Rule:
     return rule
 
 
-def _pairs(cut: Cut, dim: int, a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _pairs(divide: Divide, dim: int, a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
     if a.shape[dim] != b.shape[dim - 1]:
         return []  # the operator itself says so
     return [
         (a.narrow(dim, start, stop - start), b.narrow(dim - 1, start, stop - start))
-        for start, stop in cut(a.shape[dim])
+        for start, stop in divide(a.shape[dim])
     ]
 
 
 def add_up(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     x: Tensor,
     dims: Sequence[int] | None = None,
     keepdim: bool = False,
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
-    parts = _parts(cut, x, dims)
+    parts = _parts(divide, x, dims)
     if not x.is_floating_point() or len(parts) < 2:
         return None
     return total(
@@ -68,20 +68,20 @@ def add_up(
 
 def average(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     x: Tensor,
     dims: Sequence[int] | None = None,
     keepdim: bool = False,
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
-    whole = add_up(func, cut, x, dims, keepdim, dtype=dtype)
+    whole = add_up(func, divide, x, dims, keepdim, dtype=dtype)
     return None if whole is None else whole.div_(_terms(x, dims))
 
 
 def vector_norm(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     x: Tensor,
     order: Any = 2,
     dims: Sequence[int] | None = None,
@@ -89,20 +89,20 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor | None:
-    parts = _parts(cut, x, dims)
+    parts = _parts(divide, x, dims)
     if order != 2 or len(parts) < 2:
         return None
     norms = [func(part, order, dims, keepdim, dtype=dtype) for part in parts]
     return total(norm * norm for norm in norms).sqrt_()
 
 
-def _parts(cut: Cut, x: Tensor, dims: Sequence[int] | None) -> list[Tensor]:
-    """Cut along the longest dim that is summed over."""
+def _parts(divide: Divide, x: Tensor, dims: Sequence[int] | None) -> list[Tensor]:
+    """Divide along the longest dim that is summed over."""
     if x.dim() == 0 or x.numel() == 0:
         return [x]
     summed = [dim % x.dim() for dim in dims or range(x.dim())]
     longest = max(summed, key=lambda dim: x.shape[dim])
-    bounds = cut(x.shape[longest], _terms(x, dims))
+    bounds = divide(x.shape[longest], _terms(x, dims))
     return [x.narrow(longest, start, stop - start) for start, stop in bounds]
 
 
@@ -112,7 +112,7 @@ def _terms(x: Tensor, dims: Sequence[int] | None) -> int:
 
 def nll_loss(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     x: Tensor,
     target: Tensor,
     weight: Tensor | None,
@@ -120,7 +120,7 @@ def nll_loss(
     ignored: int,
 ) -> tuple[Tensor, Tensor] | None:
     """Its mean over rows, which is reduction 1, from sums, which are reduction 2."""
-    bounds = cut(x.shape[0]) if reduction == 1 and target.shape == x.shape[:1] else []
+    bounds = divide(x.shape[0]) if reduction == 1 and target.shape == x.shape[:1] else []
     if len(bounds) < 2:
         return None
     parts = [func(x[a:b], target[a:b], weight, 2, ignored) for a, b in bounds]
@@ -129,12 +129,19 @@ def nll_loss(
 
 
 def index_add(
-    func: Any, cut: Cut, into: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
+    func: Any,
+    divide: Divide,
+    into: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    *,
+    alpha: Any = 1,
 ) -> Tensor | None:
     if not into.is_floating_point() or index.shape != (source.shape[dim],):
         return None
     first, *others = [
-        (dim, index[a:b], source.narrow(dim, a, b - a)) for a, b in cut(index.numel())
+        (dim, index[a:b], source.narrow(dim, a, b - a)) for a, b in divide(index.numel())
     ]
     if not others:
         return None
@@ -146,13 +153,13 @@ def index_add(
 
 
 def scatter_add(
-    func: Any, cut: Cut, into: Tensor, dim: int, index: Tensor, source: Tensor
+    func: Any, divide: Divide, into: Tensor, dim: int, index: Tensor, source: Tensor
 ) -> Tensor | None:
     if not into.is_floating_point() or index.dim() == 0:
         return None
     first, *others = [
         (dim, index.narrow(dim, a, b - a), source.narrow(dim, a, b - a))
-        for a, b in cut(index.shape[dim])
+        for a, b in divide(index.shape[dim])
     ]
     if not others:
         return None
@@ -165,7 +172,7 @@ def scatter_add(
 
 def index_put(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     into: Tensor,
     indices: Sequence[Tensor | None],
     values: Tensor,
@@ -178,7 +185,7 @@ def index_put(
     if index.dtype != torch.int64 or values.shape[: index.dim()] != index.shape:
         return None
     flat, of_flat = index.reshape(-1), values.reshape(-1, *values.shape[index.dim() :])
-    first, *others = [((flat[a:b],), of_flat[a:b]) for a, b in cut(flat.numel())]
+    first, *others = [((flat[a:b],), of_flat[a:b]) for a, b in divide(flat.numel())]
     if not others:
         return None
     result: Tensor = func(into, *first, accumulate)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttrace.capture.regroup.cutting import Cut, joined, total
+from ttrace.capture.regroup.parts import Divide, joined, total
 
 Gradients = tuple[Tensor | None, ...]
 
 
 def layer_norm(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     grad: Tensor,
     x: Tensor,
     shape: Sequence[int],
@@ -27,7 +27,7 @@ def layer_norm(
     wanted: Sequence[bool],
 ) -> Gradients | None:
     g, v, m, r = _by_rows(x, shape, (grad, x), (mean, rstd))
-    bounds = cut(v.shape[0])
+    bounds = divide(v.shape[0])
     if len(bounds) < 2 or not any(wanted[1:]):
         return None
     parts = [func(g[a:b], v[a:b], shape, m[a:b], r[a:b], weight, bias, wanted) for a, b in bounds]
@@ -36,7 +36,7 @@ def layer_norm(
 
 def rms_norm(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     grad: Tensor,
     x: Tensor,
     shape: Sequence[int],
@@ -45,7 +45,7 @@ def rms_norm(
     wanted: Sequence[bool],
 ) -> Gradients | None:
     g, v, r = _by_rows(x, shape, (grad, x), (rstd,))
-    bounds = cut(v.shape[0])
+    bounds = divide(v.shape[0])
     if len(bounds) < 2 or not any(wanted[1:]):
         return None
     parts = [func(g[a:b], v[a:b], shape, r[a:b], weight, wanted) for a, b in bounds]
@@ -62,9 +62,9 @@ def _by_rows(
     return [v.reshape(rows, *shape) for v in values] + [r.reshape(flat) for r in of_rows]
 
 
-def group_norm(
+def grouped_norm(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     grad: Tensor,
     x: Tensor,
     mean: Tensor,
@@ -76,7 +76,7 @@ def group_norm(
     groups: int,
     wanted: Sequence[bool],
 ) -> Gradients | None:
-    bounds = cut(samples, samples * positions)
+    bounds = divide(samples, samples * positions)
     if len(bounds) < 2 or not any(wanted[1:]):
         return None
     parts = []
@@ -87,11 +87,11 @@ def group_norm(
 
 
 def batch_norm(
-    func: Any, cut: Cut, grad: Tensor, x: Tensor, weight: Tensor | None, *saved: Any
+    func: Any, divide: Divide, grad: Tensor, x: Tensor, weight: Tensor | None, *saved: Any
 ) -> Gradients | None:
     """In training samples depend on each other, and are only put in another order."""
     *_, train, _, wanted = saved
-    bounds = cut(x.shape[0], x.numel() // x.shape[1])
+    bounds = divide(x.shape[0], x.numel() // x.shape[1])
     if len(bounds) < 2:
         return None
     if not train:
@@ -103,19 +103,19 @@ def batch_norm(
 
 
 def convolution(
-    func: Any, cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any
+    func: Any, divide: Divide, x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any
 ) -> Tensor | None:
     """A sample by itself is the same sum, which a kernel may make otherwise for fewer samples."""
-    bounds = cut(x.shape[0])
+    bounds = divide(x.shape[0])
     if len(bounds) < 2:
         return None
     return torch.cat([func(x[a:b], weight, bias, *how) for a, b in bounds])
 
 
 def convolution_backward(
-    func: Any, cut: Cut, grad: Tensor, x: Tensor, weight: Tensor, *how: Any
+    func: Any, divide: Divide, grad: Tensor, x: Tensor, weight: Tensor, *how: Any
 ) -> Gradients | None:
-    bounds = cut(x.shape[0], grad.numel() // max(1, grad.shape[1]))
+    bounds = divide(x.shape[0], grad.numel() // max(1, grad.shape[1]))
     if len(bounds) < 2:
         return None
     parts = [func(grad[a:b], x[a:b], weight, *how) for a, b in bounds]
@@ -123,9 +123,15 @@ def convolution_backward(
 
 
 def embedding(
-    func: Any, cut: Cut, grad: Tensor, indices: Tensor, rows: int, padding: int, by_count: bool
+    func: Any,
+    divide: Divide,
+    grad: Tensor,
+    indices: Tensor,
+    rows: int,
+    padding: int,
+    by_count: bool,
 ) -> Tensor | None:
-    bounds = cut(indices.numel())
+    bounds = divide(indices.numel())
     if len(bounds) < 2 or by_count:  # which divides by how often an index stands in the whole
         return None
     flat, of_flat = indices.reshape(-1), grad.reshape(-1, grad.shape[-1])
@@ -134,7 +140,7 @@ def embedding(
 
 def recurrent(
     func: Any,
-    cut: Cut,
+    divide: Divide,
     x: Tensor,
     w1: Tensor,
     w2: Tensor,
@@ -149,7 +155,7 @@ def recurrent(
 ) -> tuple[Tensor, ...] | None:
     """oneDNN's layers; a workspace is of all samples, so each part has its forward again."""
     *grads, reverse, mode, hidden, layers, biases, train, both, sizes, first, _ = more
-    bounds = cut(x.shape[1], x.shape[0] * x.shape[1])
+    bounds = divide(x.shape[1], x.shape[0] * x.shape[1])
     if len(bounds) < 2 or sizes:  # samples of several lengths, packed
         return None
     weights = (w1, w2, w3, w4)

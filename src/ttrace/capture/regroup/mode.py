@@ -24,7 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttrace.capture.regroup import additions, layers
-from ttrace.capture.regroup.cutting import Bounds, Rule
+from ttrace.capture.regroup.parts import Bounds, Rule
 
 # Chosen: a short sum is made in two parts, as two ranks make it; a long one in up to eight, which
 # leave an eighth of what its length does to it, whatever parts the candidate has.
@@ -51,7 +51,7 @@ _RULES: dict[Any, Rule] = {
     _aten.index_put_: additions.index_put,
     _aten.native_layer_norm_backward: layers.layer_norm,
     _aten._fused_rms_norm_backward: layers.rms_norm,  # noqa: SLF001  (it has no other name)
-    _aten.native_group_norm_backward: layers.group_norm,
+    _aten.native_group_norm_backward: layers.grouped_norm,
     _aten.native_batch_norm_backward: layers.batch_norm,
     _aten.convolution: layers.convolution,
     _aten.convolution_backward: layers.convolution_backward,
@@ -91,7 +91,7 @@ class Regrouping(TorchDispatchMode):
             return NotImplemented  # DTensors first become operations on their local tensors
         self._calls += 1
         try:
-            result = rule(func, self._cut, *args, **kwargs)
+            result = rule(func, self._divide, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (the operator itself says what is wrong)
             self.faults[f"{func}: {error}"] += 1
             result = None
@@ -113,7 +113,7 @@ class Regrouping(TorchDispatchMode):
             )
         return found
 
-    def _cut(self, length: int, terms: int = 0) -> Bounds:
+    def _divide(self, length: int, terms: int = 0) -> Bounds:
         parts = min(length, max(2, min(_MOST_PARTS, (terms or length) // _PART)))
         draw = random.Random(f"{self._seed} {self._calls}")
         inner = {

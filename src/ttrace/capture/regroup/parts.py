@@ -12,7 +12,7 @@ from torch import Tensor
 Bounds = list[tuple[int, int]]  # from, to
 
 
-class Cut(Protocol):
+class Divide(Protocol):
     """Says where."""
 
     def __call__(self, length: int, terms: int = 0) -> Bounds:
