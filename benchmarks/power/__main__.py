@@ -24,6 +24,7 @@ from benchmarks.power.runs import LAYOUTS, Model, prepare
 from benchmarks.power.sweep import SCALES, SWEPT, Swept, sweep
 
 _TARGET = 0.95
+SAMPLES = (8, 512)  # of 32 tokens: 256 and 16,384 rows
 
 
 def main() -> None:
@@ -45,7 +46,12 @@ def main() -> None:
         write(options.out, runs, [])
     swept: list[Swept] = []
     todo = [
-        (Model(seed=99, dtype=dtype, layers=3, dim=128), layout, widenings(runs, dtype))
+        (
+            Model(seed=99, dtype=dtype, layers=3, dim=128, samples=samples),
+            layout,
+            widenings(runs, dtype),
+        )
+        for samples in SAMPLES
         for dtype in ("float32", "bfloat16")
         for layout in SWEPT
     ]
@@ -64,8 +70,11 @@ def write(path: Path, runs: Sequence[CleanRun], swept: Sequence[Swept]) -> None:
         "clean_runs_with_alarms": sum(run.alarms > 0 for run in runs),
         "plain_runs_with_alarms_by_method": alarms,
         "median_of_largest_ratio": stdlib_statistics.median(run.worst["ours"] for run in runs),
-        "detectable_at_95_percent": _table(swept),
-        "roc": _roc(runs, swept),
+        "detectable_at_95_percent": {
+            str(32 * samples): _table([one for one in swept if one.samples == samples])
+            for samples in SAMPLES
+        },
+        "roc": _roc(runs, [one for one in swept if one.samples == SAMPLES[0]]),
         "runs": [asdict(run) for run in runs],
     }
     path.write_text(json.dumps(data, indent=1) + "\n")

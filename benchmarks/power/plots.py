@@ -25,7 +25,7 @@ def main() -> None:
     power = json.loads((HERE / "power.json").read_text())
     _false_alarms(plt, power["roc"])
     _roc(plt, power["roc"])
-    _sizes(plt, power["detectable_at_95_percent"])
+    _sizes(plt, power["detectable_at_95_percent"]["256"])
     _depth(plt, json.loads((HERE / "depth.json").read_text()))
 
 

@@ -55,6 +55,7 @@ class Model:
     dtype: str
     layers: int
     dim: int
+    samples: int = 8
     device: str = "cpu"
 
     @property
@@ -65,7 +66,8 @@ class Model:
     def arguments(self) -> tuple[str, ...]:
         return (
             *("--seed", str(self.seed), "--dtype", self.dtype),
-            *("--layers", str(self.layers), "--dim", str(self.dim), "--device", self.device),
+            *("--layers", str(self.layers), "--dim", str(self.dim), "--samples", str(self.samples)),
+            *("--device", self.device),
         )
 
 

@@ -38,9 +38,10 @@ _ROC_STEPS = range(0, STEPS + 1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """Of one dtype, layout and mode."""
+    """Of one dtype, number of rows, layout and mode."""
 
     dtype: str
+    samples: int
     layout: str
     isolated: bool
     sizes: dict[str, dict[str, list[float]]]  # kind of error, method: of each trial
@@ -90,6 +91,7 @@ def _swept(
                             found[name][index] += ratio > scale
     return Swept(
         dtype=model.dtype,
+        samples=model.samples,
         layout=layout,
         isolated=isolated,
         sizes=sizes,

@@ -41,7 +41,6 @@ from ttrace.demo.model import ModelConfig, build_model
 from ttrace.demo.parallel import DataParallel, parallelize
 
 # chosen small, and divisible by dp 4 x 2 microbatches
-GLOBAL_BATCH = 8
 SEQUENCE = 32
 # customary; the demo's gradients have a norm of about 2
 MAX_NORM = 1.0
@@ -63,6 +62,7 @@ class TrainConfig:
     dtype: str = "float32"
     layers: int = 3
     dim: int = 64
+    samples: int = 8
     tied: bool = False
     sequence_parallel: bool = True
     data_parallel: DataParallel = "fsdp"
@@ -75,9 +75,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if min(self.dp, self.tp, self.microbatches, self.layers, self.steps) < 1:
             raise ValueError("dp, tp, microbatches, layers and steps must be at least 1")
-        if GLOBAL_BATCH % (self.dp * self.microbatches):
+        if self.samples % (self.dp * self.microbatches):
             raise ValueError(
-                f"a global batch of {GLOBAL_BATCH} does not split into dp {self.dp} x "
+                f"a global batch of {self.samples} does not split into dp {self.dp} x "
                 f"{self.microbatches} microbatches"
             )
         if self.planted and (needs := unmet_needs(self.planted, self)):
@@ -146,7 +146,7 @@ def build(
 def microbatches(config: TrainConfig, mesh: DeviceMesh | None, step: int) -> list[Microbatch]:
     """This rank's contiguous samples of the step's global batch; tp ranks share theirs."""
     generator = torch.Generator().manual_seed(config.seed * 100_003 + step)
-    shape = (GLOBAL_BATCH, SEQUENCE + 1)
+    shape = (config.samples, SEQUENCE + 1)
     tokens = torch.randint(ModelConfig().vocab_size, shape, generator=generator).to(config.device)
     mine = tokens.chunk(config.dp)[mesh.get_local_rank("dp") if mesh else 0]
     return [(part[:, :-1], part[:, 1:]) for part in mine.chunk(config.microbatches)]
@@ -266,7 +266,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     default = TrainConfig()
     parser = argparse.ArgumentParser(prog="python -m ttrace.demo.train", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    for name in ("dp", "tp", "microbatches", "layers", "dim", "steps", "seed"):
+    for name in ("dp", "tp", "microbatches", "layers", "dim", "samples", "steps", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(default, name), metavar="N")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default=default.dtype)
     parser.add_argument("--device", choices=["cpu", "cuda"], default=default.device)
