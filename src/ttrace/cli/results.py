@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,8 @@ import typer
 
 from ttrace.cli.options import Html, Json
 from ttrace.cli.screen import comparing, finish, say
+from ttrace.core.finding import Note, Topic
+from ttrace.core.results import Strength
 from ttrace.errors import UsageError
 from ttrace.report.forms import FORMS, TERMINAL, parse_form
 from ttrace.report.json_file import read_result
@@ -58,6 +61,9 @@ def check(
             result = check_isolated(
                 *traces, plans=isolated, perturbed=noise, progress=progress, engine=measures
             )
+    if result.strength is Strength.BORDERLINE:
+        note = Note(topic=Topic.BORDERLINE, factor=result.largest_ratio)
+        result = replace(result, notes=(*result.notes, note))
     finish(result, None, html, json_file)
 
 

@@ -59,6 +59,9 @@ class Topic(StrEnum):
     DETERMINISTIC = "deterministic"
     NOT_DETERMINISTIC = "not_deterministic"
     NO_ROOT_CAUSE = "no_root_cause"
+    MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
+    RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
+    BORDERLINE = "borderline"  # and only the traces at hand to decide by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

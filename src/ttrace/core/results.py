@@ -6,6 +6,7 @@ where a user looks for them, and this file needs no formatter to be read.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -15,7 +16,7 @@ from typing import Any
 from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail, RunFacts
 from ttrace.core.finding import Finding, Note, Specifics
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.plain import INLINE, from_dict, to_dict
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.record import ModuleInfo
@@ -24,12 +25,17 @@ from ttrace.errors import TTraceError, UsageError
 
 SCHEMA_VERSION = 5
 
+# Error over tolerance. Chosen: correct programs outside of all calibration were below 5 when they
+# raised an alarm, and mistakes mostly above 100.
+NEAR, STRONG, CERTAIN = 2 / 3, 5.0, 100.0
+
 
 class Verdict(StrEnum):
     """What is said of one id; every id gets one."""
 
     PASS = "pass"
     MISMATCH = "mismatch"  # further from the reference than rounding explains
+    BORDERLINE = "borderline"  # a little further, and right by itself in an isolated run
     CONFLICT = "conflict"  # replicas disagree
     INCOMPLETE = "incomplete"  # shards are missing
     MISSING = "missing"  # in the reference only
@@ -40,7 +46,7 @@ class Verdict(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        return self not in (Verdict.PASS, Verdict.EXTRA, Verdict.UNDECIDED)
+        return self not in (Verdict.PASS, Verdict.BORDERLINE, Verdict.EXTRA, Verdict.UNDECIDED)
 
 
 class Outcome(StrEnum):
@@ -53,6 +59,15 @@ class Outcome(StrEnum):
     @property
     def exit_code(self) -> int:
         return list(Outcome).index(self)
+
+
+class Strength(StrEnum):
+    """How strong the evidence of a result is, by how far it lies from what is allowed."""
+
+    CLEAR = "clear"  # nothing comes near a limit
+    BORDERLINE = "borderline"  # near a limit, on either side
+    STRONG = "strong"
+    CERTAIN = "certain"  # or of a kind that rounding cannot make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +193,33 @@ class CheckResult:
         return sum(result.statistics is not None for result in self.tensors)
 
     @property
+    def largest_ratio(self) -> float:
+        """Error over tolerance of the worst tensor; infinite where a failure has none."""
+        return max((_ratio(result) for result in self.tensors), default=0.0)
+
+    @property
+    def strength(self) -> Strength:
+        """Of the comparison in which the culprits were found, where there are any."""
+        largest = self.blamed_in.largest_ratio
+        if largest < NEAR:
+            return Strength.CLEAR
+        if largest <= STRONG:
+            return Strength.BORDERLINE
+        return Strength.STRONG if largest <= CERTAIN else Strength.CERTAIN
+
+    def nearest(self) -> dict[Kind, TensorResult]:
+        """Of every kind the tensor that comes nearest to its tolerance, or exceeds it most."""
+        found: dict[Kind, TensorResult] = {}
+        for result in self.tensors:
+            best = found.get(result.id.kind)
+            if result.ratio is not None and (best is None or result.ratio > (best.ratio or 0.0)):
+                found[result.id.kind] = result
+        return found
+
+    @property
     def outcome(self) -> Outcome:
         """Silence is never success: where nothing was compared, nothing is decided."""
-        if self.failures:
+        if self.failures or (self.isolation is not None and self.isolation.culprits):
             return Outcome.NOT_EQUIVALENT
         if self.undecided or self.compared == 0:
             return Outcome.UNDECIDED
@@ -231,6 +270,13 @@ class CheckResult:
                 "make it again with `ttrace check`"
             )
         return from_dict(cls, data)
+
+
+def _ratio(result: TensorResult) -> float:
+    counts = result.verdict in (Verdict.PASS, Verdict.BORDERLINE, Verdict.MISMATCH)
+    if counts and result.ratio is not None:
+        return result.ratio
+    return math.inf if result.verdict.is_failure else 0.0
 
 
 class NotEquivalent(TTraceError, AssertionError):

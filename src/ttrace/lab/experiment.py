@@ -1,7 +1,8 @@
 """A diff as a series of runs: reference, perturbed references, candidate, isolated ones.
 
     FOLDER/reference                the reference
-           perturbed-1 ...          the reference with noise: how much rounding explains
+           perturbed-1 ...          the reference with noise: how much rounding explains; five
+                                    of them where the comparison is borderline
            repeated                 the reference once more, where that is asked for
            candidate                the run to test
            isolation/reference      the reference with taps
@@ -15,6 +16,7 @@ work is run; executors do.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,12 @@ from ttrace.analysis.check import Progress, check, check_isolated
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.settings import Settings
 from ttrace.core.finding import Note, Topic
-from ttrace.core.results import CheckResult, Outcome
+from ttrace.core.results import CheckResult, Outcome, Strength, TensorResult, Verdict
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Executor, TracedRun, Work
+
+_MORE_RUNS = 4  # chosen: five draws are a mean whose own spread is less than half of one draw's
 
 
 def diff(
@@ -44,6 +48,9 @@ def diff(
     progress: Progress | None = None,
 ) -> CheckResult:
     """Run both sides with tracing on, compare them, and after a failure name the root cause.
+
+    A comparison that is borderline gets more evidence: further perturbed runs, and the isolated
+    one, which decides.
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
@@ -81,9 +88,12 @@ class Experiment:
     progress: Progress | None = None
 
     def diff(self) -> CheckResult:
-        """Compare, and when that fails name the root cause."""
+        """Compare, and when that fails, or is borderline, let the isolated run decide."""
         result = self.compare()
-        if result.outcome is not Outcome.NOT_EQUIVALENT:
+        is_clear = result.strength is not Strength.BORDERLINE
+        if result.outcome is Outcome.UNDECIDED or (
+            result.outcome is Outcome.EQUIVALENT and is_clear
+        ):
             return result
         return localized(result, self.isolate(candidate=Path(result.candidate)))
 
@@ -93,9 +103,13 @@ class Experiment:
         perturbed = self._perturbed("perturbed")
         repeated = self._run("repeated", self.reference) if self.repeats_reference else None
         candidate = self._run("candidate", self.candidate)
-        return check(
-            reference, candidate, perturbed=perturbed, repeated=repeated, progress=self.progress
-        )
+
+        def compared(noise: Sequence[Path]) -> CheckResult:
+            return check(
+                reference, candidate, perturbed=noise, repeated=repeated, progress=self.progress
+            )
+
+        return self._decided(compared, perturbed, "perturbed")
 
     def isolate(self, candidate: Path | None = None) -> CheckResult:
         """Run the candidate with every module's input replaced by the reference's.
@@ -112,15 +126,45 @@ class Experiment:
         write_plans(tapped, candidate, plans / "candidate")
         perturbed = self._perturbed("isolation/perturbed", plan=plans / "reference")
         isolated = self._run("isolation/candidate", self.candidate, plan=plans / "candidate")
-        return check_isolated(
-            tapped,
-            isolated,
-            plans=plans / "candidate",
-            perturbed=perturbed,
-            progress=self.progress,
-        )
 
-    def _perturbed(self, name: str, *, plan: Path | None = None) -> list[Path]:
+        def compared(noise: Sequence[Path]) -> CheckResult:
+            return check_isolated(
+                tapped,
+                isolated,
+                plans=plans / "candidate",
+                perturbed=noise,
+                progress=self.progress,
+            )
+
+        return self._decided(compared, perturbed, "isolation/perturbed", plan=plans / "reference")
+
+    def _decided(
+        self,
+        compared: Callable[[Sequence[Path]], CheckResult],
+        perturbed: Sequence[Path],
+        name: str,
+        *,
+        plan: Path | None = None,
+    ) -> CheckResult:
+        """The comparison; where it is borderline, once more with further perturbed runs."""
+        first = compared(perturbed)
+        if first.strength is not Strength.BORDERLINE:
+            return first
+        more = self._perturbed(name, plan=plan, after=len(perturbed), count=_MORE_RUNS)
+        result = compared([*perturbed, *more])
+        note = Note(
+            topic=Topic.MORE_RUNS,
+            count=len(more),
+            total=len(perturbed),
+            gains=(first.largest_ratio,),
+            factor=result.largest_ratio,
+        )
+        return replace(result, notes=(*result.notes, note))
+
+    def _perturbed(
+        self, name: str, *, plan: Path | None = None, after: int = 0, count: int | None = None
+    ) -> list[Path]:
+        """As many as are asked for, or `count` of them; seeds go on where others ended."""
         return [
             self._run(
                 f"{name}-{seed}",
@@ -129,7 +173,7 @@ class Experiment:
                 split=self.split_reductions,
                 plan=plan,
             )
-            for seed in range(1, self.perturbed_runs + 1)
+            for seed in range(1 + after, 1 + after + (count or self.perturbed_runs))
         ]
 
     def _run(self, name: str, work: Work, **how: Any) -> Path:
@@ -142,8 +186,34 @@ class Experiment:
 
 
 def localized(result: CheckResult, isolation: CheckResult) -> CheckResult:
-    """A failed comparison with the root causes that an isolated run found."""
-    if not isolation.culprits:
-        note = Note(topic=Topic.NO_ROOT_CAUSE)
-        return replace(result, isolation=isolation, notes=(*result.notes, note))
-    return replace(result, culprits=isolation.culprits, isolation=isolation)
+    """A comparison with the root causes that an isolated run found.
+
+    Where it finds none, what is borderline and right by itself is rounding that has grown.
+    """
+    if isolation.culprits:
+        return replace(result, culprits=isolation.culprits, isolation=isolation)
+    right = {r.id for r in isolation.tensors if r.verdict is Verdict.PASS}
+    excused = [r for r in result.failures if r.id in right]
+    if result.strength is Strength.BORDERLINE and len(excused) == len(result.failures):
+        return _excused(replace(result, isolation=isolation), excused)
+    note = Note(topic=Topic.NO_ROOT_CAUSE)
+    return replace(result, isolation=isolation, notes=(*result.notes, note))
+
+
+def _excused(result: CheckResult, excused: Sequence[TensorResult]) -> CheckResult:
+    ids = {tensor.id for tensor in excused}
+    note = Note(
+        topic=Topic.RIGHT_BY_ITSELF,
+        count=len(ids),
+        first=excused[0].id if excused else None,
+        factor=result.largest_ratio,
+    )
+    return replace(
+        result,
+        culprits=(),
+        notes=(*result.notes, note) if excused else result.notes,
+        tensors=tuple(
+            replace(tensor, verdict=Verdict.BORDERLINE) if tensor.id in ids else tensor
+            for tensor in result.tensors
+        ),
+    )

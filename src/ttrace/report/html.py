@@ -38,6 +38,7 @@ _VERDICTS = {verdict: number for number, verdict in enumerate(Verdict)}
 _SIGNS = {
     Verdict.PASS: "",
     Verdict.MISMATCH: "",
+    Verdict.BORDERLINE: "",
     Verdict.CONFLICT: "!",
     Verdict.INCOMPLETE: "∅",
     Verdict.MISSING: "∅",
@@ -86,6 +87,7 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "look_first": view.look_first(result),
         "follow_on": wording.follow_on(result),
         "counts": wording.counts(result),
+        "nearness": wording.nearness(result),
         "root_causes": [
             {
                 "where": cause.where,

@@ -36,6 +36,7 @@ def render(result: CheckResult) -> str:
             name = code(str(tensor.id), cell=True)
             lines.append(f"| {name} | {tensor.verdict.value} | {ratio} | {ranks} |")
     lines += ["", wording.counts(result)]
+    lines += [near] if (near := wording.nearness(result)) else []
     lines += [f"{what}: {len(names)}" for what, names in wording.not_covered(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"

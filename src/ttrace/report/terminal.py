@@ -27,7 +27,12 @@ _PIPED_WIDTH = 150  # chosen: piped output is read by programs and in logs, whic
 _WIDE_ENOUGH = 110  # measured: the columns of a Llama's tensors side by side, with a short note
 _VERDICT = 31  # counted: the longest verdict and the ratio, with the gaps around them
 _NOTE = 10  # chosen: a note is folded, but not to single letters
-_COLOURS = {Verdict.PASS: "green", Verdict.EXTRA: "dim", Verdict.UNDECIDED: "yellow"}
+_COLOURS = {
+    Verdict.PASS: "green",
+    Verdict.EXTRA: "dim",
+    Verdict.BORDERLINE: "yellow",
+    Verdict.UNDECIDED: "yellow",
+}
 
 
 def console_on(out: TextIO) -> Console:
@@ -56,6 +61,8 @@ def print_check(result: CheckResult, console: Console) -> None:
         console.print(_table(shown[:_ROWS], console))
     _say(console, "")
     _say(console, wording.counts(result))
+    if near := wording.nearness(result):
+        _say(console, near)
     for said in _coverage(result):
         _say(console, said)
 

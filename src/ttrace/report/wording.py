@@ -16,7 +16,7 @@ from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Reason
 from ttrace.core.finding import Finding, Note, Specifics
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
-from ttrace.core.results import CheckResult, Outcome, TensorResult, Verdict
+from ttrace.core.results import CheckResult, Outcome, Strength, TensorResult, Verdict
 from ttrace.report.words import (
     FINDINGS,
     LINES,
@@ -50,15 +50,33 @@ def headline(result: CheckResult) -> str:
         equal = sum(r.statistics is not None and r.statistics.equal for r in result.tensors)
         return line(Line.EQUIVALENT, compared=result.compared, equal=equal, worst=worst)
     if result.outcome is Outcome.NOT_EQUIVALENT:
+        said = strength(result)
         if not result.culprits:
-            return line(Line.NOT_EQUIVALENT, place=result.failures[0].id)
+            return line(Line.NOT_EQUIVALENT, strength=said, place=result.failures[0].id)
         others = len(result.culprits) - 1
         more = line(Line.AND_MORE, count=others) if others else ""
-        return line(Line.NOT_EQUIVALENT, place=place(result.culprits[0])) + more
+        return line(Line.NOT_EQUIVALENT, strength=said, place=place(result.culprits[0])) + more
     if result.compared == 0:
         return line(Line.NOTHING_COMPARED)
     first = result.undecided[0]
     return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
+
+
+def strength(result: CheckResult) -> str:
+    """How strong the evidence is, where it is not beyond doubt."""
+    if result.strength not in (Strength.BORDERLINE, Strength.STRONG):
+        return ""
+    ratio = result.blamed_in.largest_ratio
+    return line(Line.STRENGTH, strength=result.strength.value, ratio=ratio)
+
+
+def nearness(result: CheckResult) -> str:
+    """How near a run that does not fail came: the largest ratio of every kind."""
+    if result.outcome is Outcome.NOT_EQUIVALENT:
+        return ""
+    found = {kind: tensor.ratio for kind, tensor in result.nearest().items() if tensor.ratio}
+    kinds = [f"{kind.value.replace('_', ' ')} {found[kind]:.2g}" for kind in Kind if kind in found]
+    return line(Line.NEARNESS, kinds=", ".join(kinds)) if kinds else ""
 
 
 def follow_on(result: CheckResult) -> str:

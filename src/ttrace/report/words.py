@@ -176,6 +176,13 @@ TOPICS = {
     "differ between two runs of it, first {first}; that distance counts as noise",
     Topic.NO_ROOT_CAUSE: "the isolated run found no root cause, as every module is right when it "
     "gets the reference's values: the places named are where the first difference was seen",
+    Topic.MORE_RUNS: "borderline with {total} perturbed run(s), the largest error {gains} of its "
+    "tolerance: {count} further perturbed runs were made, and it is {factor:.2f}",
+    Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
+    "their tolerance, and the isolated run finds every one right when its module gets the "
+    "reference's values, so that this is rounding that has grown",
+    Topic.BORDERLINE: "borderline: the largest error is {factor:.2f} of its tolerance; further "
+    "perturbed references, which `ttrace diff` runs by itself, and an isolated run decide it",
 }
 
 
@@ -184,6 +191,8 @@ class Line(StrEnum):
 
     EQUIVALENT = "equivalent"
     NOT_EQUIVALENT = "not_equivalent"
+    STRENGTH = "strength"
+    NEARNESS = "nearness"
     UNDECIDED = "undecided"
     NOTHING_COMPARED = "nothing_compared"
     AND_MORE = "and_more"
@@ -223,7 +232,9 @@ class Line(StrEnum):
 LINES = {
     Line.EQUIVALENT: "EQUIVALENT: all {compared} tensors within tolerance ({equal} exactly equal, "
     "the largest error is {worst:.2f} of its tolerance)",
-    Line.NOT_EQUIVALENT: "NOT EQUIVALENT: {place}",
+    Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
+    Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
+    Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
     Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
     Line.NOTHING_COMPARED: "UNDECIDED: nothing could be compared",
     Line.AND_MORE: " (and {count} more)",

@@ -37,7 +37,7 @@ def test_every_verdict_says_whether_it_is_a_failure_and_how_it_is_drawn() -> Non
     assert [verdict["name"] for verdict in verdicts] == list(Verdict)
     assert [verdict["is_failure"] for verdict in verdicts] == [v.is_failure for v in Verdict]
     by_ratio = {verdict["name"] for verdict in verdicts if not verdict["sign"]}
-    assert by_ratio == {Verdict.PASS, Verdict.MISMATCH}
+    assert by_ratio == {Verdict.PASS, Verdict.MISMATCH, Verdict.BORDERLINE}
 
 
 def test_ids_are_joined_from_pieces_that_are_written_once() -> None:
