@@ -58,7 +58,7 @@ def tolerances(
     floors = {Kind.LOSS: loss_floors(known), Kind.GRAD_NORM: norm_floors(known)}
     peers = Peers.of(known)
     shared = correlations(known)
-    factors = Factors(judged=sum(len(y.units()) for y in known.values() if y.noise))
+    factors = Factors(judged=sum(len(y.drawn()) for y in known.values() if y.noise))
     allowed = {
         id_: _tolerance(
             id_,
@@ -92,7 +92,7 @@ def _tolerance(
     dtype = torch_dtype(yardstick.dtype)
     if not dtype.is_floating_point or _is_exact(id_):
         return _of_choices(id_, yardstick)
-    unit = yardstick.units()[Statistic.NORM, ()]
+    unit = yardstick.drawn()[Statistic.NORM, ()]
     factor = factors.of(Statistic.NORM, unit.draws)
     floor, source = _floor(id_, yardstick, eps_of(dtype), peers)
     if summary_floor > floor:

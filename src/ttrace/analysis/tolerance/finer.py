@@ -72,7 +72,7 @@ def finer_limits(
     if yardstick.volume < TINY or noise == 0 or unseen:
         return ()
     limits = []
-    for (statistic, dims), unit in yardstick.units().items():
+    for (statistic, dims), unit in yardstick.drawn().items():
         if statistic in _NOT_FINER:
             continue
         mean = max(unit.mean, jump)

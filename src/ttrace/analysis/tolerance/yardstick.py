@@ -18,7 +18,7 @@ Key = tuple[Statistic, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Drawn:
     """One reading over all perturbed runs: its geometric mean, its largest, and of how many."""
 
     mean: float
@@ -43,7 +43,7 @@ class Yardstick:
 
     @property
     def noise_norm(self) -> float:
-        return self._unit([statistics.error_norm for statistics in self.noise]).mean
+        return self._drawn([statistics.error_norm for statistics in self.noise]).mean
 
     @property
     def reference_norm(self) -> float:
@@ -59,7 +59,7 @@ class Yardstick:
         few = (CARRIED_BY_FEW * s.error_norm**2 < s.max_error**2 for s in self.noise)
         return self.volume < TINY or any(few)
 
-    def units(self) -> dict[Key, Unit]:
+    def drawn(self) -> dict[Key, Drawn]:
         """Every reading of the perturbed runs; at least what the repeated reference shows."""
         found: dict[Key, list[float]] = {}
         for run in self.noise:
@@ -70,16 +70,16 @@ class Yardstick:
             for reading in readings(run):
                 again[reading.key] = max(again.get(reading.key, 0.0), reading.value)
         return {
-            key: self._unit(values, at_least=again.get(key, 0.0)) for key, values in found.items()
+            key: self._drawn(values, at_least=again.get(key, 0.0)) for key, values in found.items()
         }
 
     @staticmethod
-    def _unit(values: Sequence[float], at_least: float = 0.0) -> Unit:
+    def _drawn(values: Sequence[float], at_least: float = 0.0) -> Drawn:
         seen = [value for value in values if value > 0]
         if not seen:
-            return Unit(mean=at_least, largest=at_least, draws=1)
+            return Drawn(mean=at_least, largest=at_least, draws=1)
         mean = math.exp(sum(map(math.log, seen)) / len(seen))
-        return Unit(mean=max(mean, at_least), largest=max(*seen, at_least), draws=len(seen))
+        return Drawn(mean=max(mean, at_least), largest=max(*seen, at_least), draws=len(seen))
 
 
 def yardsticks(

@@ -4,60 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
 
-from ttrace.analysis.tolerance import SCALAR_FLOOR_EPS, Factors, Yardstick, tolerances
+from tests.support.yardsticks import (
+    EPS,
+    EPS_BF16,
+    FACTOR,
+    allow,
+    allowed,
+    noise,
+    yardstick,
+)
+from ttrace.analysis.tolerance import SCALAR_FLOOR_EPS, Factors, Yardstick
 from ttrace.analysis.tolerance.factors import BIAS
 from ttrace.analysis.tolerance.jump import Jump
-from ttrace.core.ids import TensorId
 from ttrace.core.readings import Statistic
 from ttrace.core.results import Tolerance
-from ttrace.core.statistics import Slice, Statistics
-
-FACTORS = {statistic: Factors(judged=1).of(statistic) for statistic in Statistic}
-FACTOR = FACTORS[Statistic.NORM]
-EPS = torch.finfo(torch.float32).eps
-EPS_BF16 = torch.finfo(torch.bfloat16).eps
-
-
-def noise(error: float, norm: float = 10.0) -> Statistics:
-    return Statistics(
-        count=100,
-        error_norm=error,
-        reference_norm=norm,
-        candidate_norm=norm,
-        dot=norm * norm,
-        max_error=error / 4,
-        error_sum=0.0,
-        nonfinite_reference=0,
-        nonfinite_candidate=0,
-        unequal=1 if error else 0,
-    )
-
-
-def yardstick(*errors: float, norm: float = 10.0, **more: Any) -> Yardstick:
-    plain = Yardstick(
-        dtype="float32", volume=100, sequence=0, noise=tuple(noise(e, norm) for e in errors)
-    )
-    return replace(plain, **more)
-
-
-def allow(**yardsticks: Yardstick) -> dict[str, Tolerance]:
-    """By id; of step 0 where an id does not name its step."""
-    found = tolerances({key(name): value for name, value in yardsticks.items()})
-    return {str(id_).removeprefix("step0/"): tolerance for id_, tolerance in found.items()}
-
-
-def key(name: str) -> TensorId:
-    return TensorId.parse(name if name.startswith("step") else f"step0/{name}")
-
-
-def allowed(name: str, *errors: float, norm: float = 10.0, **more: Any) -> Tolerance:
-    (tolerance,) = allow(**{name: yardstick(*errors, norm=norm, **more)}).values()
-    return tolerance
 
 
 class TestNoise:
@@ -249,106 +212,6 @@ class TestOptimizerState:
         assert tolerance == Tolerance(error_norm=0.0, source="must be equal")
 
 
-def peaked(error: float, *, norm: float, peak: float, **more: Any) -> Yardstick:
-    """With all readings, of a matrix of 10 by 10."""
-    rows = (Slice(dims=(0,), index=(3,), error_norm=error / 3),)
-    found = replace(noise(error, norm), peak=peak, slices=rows)
-    return replace(yardstick(error), noise=(found,), shape=(10, 10), **more)
-
-
-def limits_of(tolerance: Tolerance) -> dict[Statistic, float]:
-    return {limit.statistic: limit.allowed for limit in tolerance.limits}
-
-
-class TestInherited:
-    """A gradient of norm 10 and peak 4 that may be off by 3 x 0.1."""
-
-    gradient = peaked(0.1, norm=10.0, peak=4.0)
-
-    def both(self, name: str, found: Yardstick, *, isolated: bool = False) -> list[Tolerance]:
-        known = {key("a:main_grad.weight"): self.gradient, key(name): found}
-        allowed = tolerances(known, isolated=isolated)
-        return [allowed[id_] for id_ in known]
-
-    @pytest.mark.parametrize(
-        ("name", "peak", "slope"),
-        [
-            ("a:clipped_grad.weight", 2.0, 0.5),
-            ("a:optimizer.weight.exp_avg", 0.4, 0.1),
-            ("a:optimizer.weight.exp_avg_sq", 0.016, 2 * 0.004),
-            ("a:optimizer.weight.sum", 16.0, 2 * 4.0),
-        ],
-    )
-    def test_what_follows_from_a_gradient_moves_with_it(
-        self, name: str, peak: float, slope: float
-    ) -> None:
-        of_gradient, found = self.both(name, peaked(1e-5, norm=5.0, peak=peak))
-        assert found.error_norm == pytest.approx(slope * of_gradient.error_norm)
-        assert found.source == "tolerance of the gradient"
-        expected = {k: slope * v for k, v in limits_of(of_gradient).items()}
-        assert limits_of(found) == pytest.approx(expected)
-
-    def test_but_not_in_an_isolated_run(self) -> None:
-        name = "a:optimizer.weight.exp_avg"
-        _, found = self.both(name, peaked(1e-5, norm=5.0, peak=0.4), isolated=True)
-        assert found.error_norm == pytest.approx(FACTOR * 1e-5)
-
-    def test_a_state_of_another_shape_keeps_its_own(self) -> None:
-        name = "a:optimizer.weight.row_var"
-        other = replace(peaked(1e-5, norm=5.0, peak=0.4), shape=(10,), volume=16)
-        assert self.both(name, other)[1].error_norm == pytest.approx(FACTOR * 1e-5)
-
-    def test_a_state_carries_what_the_step_before_left_in_it(self) -> None:
-        name, state = "a:optimizer.weight.exp_avg", peaked(1e-5, norm=5.0, peak=0.4)
-        known = {
-            key(f"step{step}/{what}"): found
-            for step in (0, 1)
-            for what, found in (("a:main_grad.weight", self.gradient), (name, state))
-        }
-        allowed = tolerances(known)
-        first, second = (allowed[key(f"step{step}/{name}")].error_norm for step in (0, 1))
-        assert second == pytest.approx(2 * first)
-
-
-class TestLastPlace:
-    def test_an_element_may_always_move_by_one_unit(self) -> None:
-        noisy = peaked(EPS, norm=10.0, peak=8.0)
-        quiet = replace(noisy, noise=(replace(noisy.noise[0], max_error=0.1 * EPS),))
-        found = limits_of(tolerances({key("a:grad.weight"): quiet})[key("a:grad.weight")])
-        assert Statistic.ELEMENT not in found or found[Statistic.ELEMENT] >= 8 * EPS
-
-    def test_a_row_by_half_a_unit_of_each_of_its_elements(self) -> None:
-        noisy = peaked(10 * EPS, norm=10.0, peak=1.0)
-        quiet = replace(
-            noisy,
-            noise=(
-                replace(
-                    noisy.noise[0], slices=(Slice(dims=(0,), index=(3,), error_norm=0.01 * EPS),)
-                ),
-            ),
-        )
-        found = limits_of(tolerances({key("a:grad.weight"): quiet})[key("a:grad.weight")])
-        assert found[Statistic.ROW] == pytest.approx(EPS / 2 * math.sqrt(10))
-
-
-class TestFactors:
-    def test_are_what_the_rate_of_false_alarms_leaves(self) -> None:
-        assert [round(FACTORS[statistic], 1) for statistic in Statistic][:6] == [
-            *(3.0, 4.0, 4.0, 6.0),
-            *(10.2, 10.2),
-        ]
-
-    @pytest.mark.parametrize("statistic", [Statistic.NORM, Statistic.ELEMENT])
-    def test_fall_with_the_number_of_perturbed_runs(self, statistic: Statistic) -> None:
-        found = [Factors(judged=1).of(statistic, draws) for draws in (1, 2, 5, 100)]
-        assert found == sorted(found, reverse=True)
-        assert found[-1] > BIAS
-
-    def test_grow_with_what_is_judged(self) -> None:
-        few, many = (Factors(judged=judged).of(Statistic.NORM) for judged in (6000, 600_000))
-        assert few < many < 1.1 * few
-
-
 class TestUpdates:
     def test_may_jump_by_one_element(self) -> None:
         tolerance = allowed("a:param_after.weight", 0.01, jump=Jump(element=0.3, norm=0.1))
@@ -395,82 +258,3 @@ class TestTiny:
 
     def test_has_no_finer_limits(self) -> None:
         assert allowed("a:output.0", 0.5, volume=15).limits == ()
-
-
-class TestFiner:
-    """Noise of norm 0.5 over 100 elements: 0.05 in any one direction, if it is independent."""
-
-    def limits(
-        self, *runs: Statistics, isolated: bool = False, **more: Any
-    ) -> dict[Statistic, float]:
-        name = str(more.pop("name", "a:output.0"))
-        found = tolerances(
-            {key(name): replace(yardstick(0.5), noise=runs, **more)}, isolated=isolated
-        )
-        return {limit.statistic: limit.allowed for limit in found[key(name)].limits}
-
-    def run(self, **more: Any) -> Statistics:
-        rows = (Slice(dims=(0,), index=(3,), error_norm=0.1),)
-        return replace(noise(0.5), max_error=0.06, slices=rows, **more)
-
-    def test_rows_and_elements_are_a_multiple_of_their_noise(self) -> None:
-        found = self.limits(self.run())
-        assert found[Statistic.ROW] == pytest.approx(FACTORS[Statistic.ROW] * 0.1)
-        assert found[Statistic.ELEMENT] == pytest.approx(FACTORS[Statistic.ELEMENT] * 0.06)
-
-    def test_the_mean_of_several_runs_counts(self) -> None:
-        larger = replace(self.run(), max_error=0.06 * 1.44)
-        factor = Factors(judged=1).of(Statistic.ELEMENT, draws=2)
-        found = self.limits(self.run(), larger)
-        assert found[Statistic.ELEMENT] == pytest.approx(factor * 0.06 * 1.2)
-
-    def test_a_gain_near_zero_has_the_unit_of_independent_errors(self) -> None:
-        found = self.limits(self.run())
-        assert found[Statistic.GAIN] == pytest.approx(FACTORS[Statistic.GAIN] * 0.05)
-        assert found[Statistic.SHIFT] == pytest.approx(FACTORS[Statistic.SHIFT] * 0.05)
-
-    def test_a_gain_is_shared_by_tensors_of_one_kind(self) -> None:
-        """One tensor shows 0.1, which is 2 units; the other none: together sqrt(2)."""
-        shown = replace(self.run(), dot=100.0 + 0.1 * 10.0)
-        found = tolerances(
-            {
-                key("a:output.0"): replace(yardstick(0.5), noise=(self.run(),)),
-                key("b:output.0"): replace(yardstick(0.5), noise=(shown,)),
-                key("c:input.0"): replace(yardstick(0.5), noise=(self.run(),)),
-            }
-        )
-        gains = {
-            id_.module: limit.allowed
-            for id_, tolerance in found.items()
-            for limit in tolerance.limits
-            if limit.statistic is Statistic.GAIN
-        }
-        unit = FACTORS[Statistic.GAIN] * 0.05
-        assert gains["a"] == pytest.approx(math.sqrt(2) * unit)
-        assert gains["b"] == pytest.approx(2 * unit)
-        assert gains["c"] == pytest.approx(unit)
-
-    def test_an_isolated_run_is_judged_by_the_same_factors(self) -> None:
-        assert self.limits(self.run()) == self.limits(self.run(), isolated=True)
-
-    def test_noise_far_below_the_floor_says_nothing_of_rows(self) -> None:
-        few = replace(self.run(), error_norm=EPS)
-        assert self.limits(few) == {}
-
-    def test_limits_that_cannot_bind_are_left_out(self) -> None:
-        whole = replace(self.run(), max_error=0.5)
-        assert Statistic.ELEMENT not in self.limits(whole)
-
-    def test_a_jump_of_an_update_may_be_one_element(self) -> None:
-        found = self.limits(
-            self.run(), name="a:param_after.weight", jump=Jump(element=0.1, norm=0.0)
-        )
-        assert found[Statistic.ELEMENT] == pytest.approx(FACTORS[Statistic.ELEMENT] * 0.1)
-
-    def test_what_is_scaled_by_the_norm_may_be_off_as_it_is(self) -> None:
-        norm = yardstick(0.005, norm=5.0, volume=1)
-        clipped = replace(yardstick(0.5), noise=(self.run(peak=1.0),), shape=(10, 10))
-        found = tolerances({key(":grad_norm"): norm, key("a:clipped_grad.w"): clipped})
-        limits = {x.statistic: x.allowed for x in found[key("a:clipped_grad.w")].limits}
-        share, row = FACTOR * 0.001, 1.0 * math.sqrt(10)
-        assert limits[Statistic.ROW] == pytest.approx(FACTORS[Statistic.ROW] * 0.1 + share * row)
