@@ -49,7 +49,7 @@ class RecordingTracer:
         self._recorder = Recorder(adapter, writer, info.rank, payload)
         self._context = context = StepContext(adapter, self._recorder)
         noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
-        self._regrouping = None if noise is None else Regrouping(noise.seed)
+        self._regrouping = None if noise is None else Regrouping(noise)
         overwriter = None
         if settings.plan is not None:
             plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
@@ -62,7 +62,12 @@ class RecordingTracer:
         self._weights = WeightHooks(context)
         self._buffers = Buffers(adapter)
         self._update = Update(
-            context, self._weights, optimizers, noise=noise, overwriter=overwriter
+            context,
+            self._weights,
+            optimizers,
+            noise=noise,
+            overwriter=overwriter,
+            regrouping=self._regrouping,
         )
         self._steps = settings.steps
         self._done = 0

@@ -21,6 +21,7 @@ from ttrace.capture.clipping import watch_clipping
 from ttrace.capture.context import StepContext
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
+from ttrace.capture.regroup import Regrouping
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind
 
@@ -38,12 +39,14 @@ class Update:
         *,
         noise: Noise | None,
         overwriter: Overwriter | None,
+        regrouping: Regrouping | None = None,
     ) -> None:
         self._context = context
         self._weights = weights
         self._optimizers = context.adapter.optimizers(optimizers)
         self._noise = noise
         self._overwriter = overwriter
+        self._regrouping = regrouping
         self._restore: list[Callable[[], None]] = []
         self._accumulated: set[int] = set()
         self._updated: set[int] = set()
@@ -111,10 +114,16 @@ class Update:
         if self._context.number is not None:
             self._take_gradients()
             self._take_clipped()
+            self._tell_regrouping(is_updating=True)
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._context.number is not None:
             self._updated.add(id(optimizer))
+            self._tell_regrouping(is_updating=False)
+
+    def _tell_regrouping(self, *, is_updating: bool) -> None:
+        if self._regrouping is not None:
+            self._regrouping.is_updating = is_updating
 
     def _take_gradients(self) -> None:
         """Record main gradients once a step, before clipping or the first optimizer step.

@@ -1,6 +1,6 @@
 """Other groupings of sums: while open, the sums of a run are made in parts and the parts added.
 
-    with Regrouping(seed=1):
+    with Regrouping(noise):
         loss.backward()        # a weight gradient over 16,384 rows is that over 2,048, 8 times
 
 A correct layout differs from the reference by the order of its sums: over rows that other ranks or
@@ -10,6 +10,9 @@ makes its sums in other groups as well, operator by operator. Parts are added in
 sum, as those of several ranks are. Samples need not be independent: the sums are regrouped, not the
 batch. Cuts come from the seed and the number of the call, so that ranks that repeat each other's
 work stay equal.
+
+An optimizer has no module boundaries at which noise could show what it rounds inside. One that
+multiplies matrices in low precision gets it on every product.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ttrace.capture.noise import Noise
 from ttrace.capture.regroup import additions, layers
 from ttrace.capture.regroup.parts import Bounds, Rule
 
@@ -59,14 +63,16 @@ _RULES: dict[Any, Rule] = {
     _aten.mkldnn_rnn_layer_backward: layers.recurrent,
 }
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PRODUCTS = frozenset({_aten.mm, _aten.bmm, _aten.mv, _aten.addmm, _aten.baddbmm, _aten.addmv})
 
 
 class Regrouping(TorchDispatchMode):
     """Splits the sums of every operator that has a rule; others are left as they are."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, noise: Noise) -> None:
         super().__init__()
-        self._seed = seed
+        self._noise = noise
+        self.is_updating = False  # whether an optimizer makes its step
         self._calls = 0
         self.regrouped: Counter[str] = Counter()  # how many sums of each operator
         self.faults: Counter[str] = Counter()
@@ -96,8 +102,11 @@ class Regrouping(TorchDispatchMode):
             self.faults[f"{func}: {error}"] += 1
             result = None
         if result is None:
-            return func(*args, **kwargs)
-        self.regrouped[str(func.overloadpacket)] += 1
+            result = func(*args, **kwargs)
+        else:
+            self.regrouped[str(func.overloadpacket)] += 1
+        if self.is_updating and func.overloadpacket in _PRODUCTS and result.dtype.itemsize < 4:
+            return self._noise.on(result, f"product {self._calls}")
         return result
 
     def notes(self) -> list[str]:
@@ -115,7 +124,7 @@ class Regrouping(TorchDispatchMode):
 
     def _divide(self, length: int, terms: int = 0) -> Bounds:
         parts = min(length, max(2, min(_MOST_PARTS, (terms or length) // _PART)))
-        draw = random.Random(f"{self._seed} {self._calls}")
+        draw = random.Random(f"{self._noise.seed} {self._calls}")
         inner = {
             round(length / parts * (part + draw.uniform(-0.25, 0.25))) for part in range(1, parts)
         }

@@ -9,9 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ttrace.adapters.base import Adapter
+from ttrace.capture.noise import Noise
 from ttrace.capture.regroup import Regrouping
 
 F64 = torch.float64
+
+
+def regrouping_of(seed: int) -> Regrouping:
+    return Regrouping(Noise(seed, Adapter(nn.Identity())))
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
@@ -79,7 +85,7 @@ def results(program: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> list
 def test_the_parts_of_a_sum_add_up_to_it(operator: str) -> None:
     shape, program = PROGRAMS[operator]
     expected = results(program, shape)
-    with Regrouping(seed=1) as regrouping:
+    with regrouping_of(1) as regrouping:
         found = results(program, shape)
     assert regrouping.regrouped[operator] > 0
     assert not regrouping.faults
@@ -114,7 +120,7 @@ def test_gradients_of_parameters_are_the_same_but_for_rounding(name: str) -> Non
     layer, shape = LAYERS[name]
     x = draw(*shape, dtype=torch.float32)
     expected = gradients(layer, x)
-    with Regrouping(seed=1) as regrouping:
+    with regrouping_of(1) as regrouping:
         found = gradients(layer, x)
     assert regrouping.regrouped
     assert not regrouping.faults
@@ -129,7 +135,7 @@ def test_a_fused_recurrent_layer_is_made_in_parts() -> None:
     before = torch.backends.mkldnn.set_flags(True)
     try:
         expected = gradients(layer, x)
-        with Regrouping(seed=1) as regrouping:
+        with regrouping_of(1) as regrouping:
             found = gradients(layer, x)
     finally:
         torch.backends.mkldnn.set_flags(before[0])
@@ -144,7 +150,7 @@ def test_a_long_sum_shows_what_its_order_does() -> None:
     layer, x = nn.LayerNorm(32), draw(16384, 32, dtype=torch.float32)
     exact = gradients(nn.LayerNorm(32, dtype=F64), x.double())[1]
     plain = gradients(layer, x)[1].double()
-    with Regrouping(seed=1):
+    with regrouping_of(1):
         other = gradients(layer, x)[1].double()
     assert (plain - other).norm() > 0.5 * (plain - exact).norm()
     assert (other - exact).norm() < (plain - exact).norm()
@@ -154,7 +160,7 @@ def test_one_seed_is_one_grouping() -> None:
     x = draw(40, 3000, dtype=torch.float32)
 
     def product(seed: int) -> Tensor:
-        with Regrouping(seed):
+        with regrouping_of(seed):
             return x @ x.T
 
     assert torch.equal(product(1), product(1))
@@ -163,18 +169,18 @@ def test_one_seed_is_one_grouping() -> None:
 
 @pytest.mark.parametrize("b", [draw(4, 3), draw(3)])
 def test_shapes_that_do_not_fit_are_refused_as_before(b: Tensor) -> None:
-    with Regrouping(seed=1), pytest.raises(RuntimeError):
+    with regrouping_of(1), pytest.raises(RuntimeError):
         draw(5, 2) @ b
 
 
 def test_whole_numbers_are_added_as_they_are() -> None:
-    with Regrouping(seed=1) as regrouping:
+    with regrouping_of(1) as regrouping:
         assert int(torch.arange(1000).sum()) == 499_500
     assert not regrouping.regrouped
 
 
 def test_a_run_without_sums_says_so() -> None:
-    with Regrouping(seed=1) as regrouping:
+    with regrouping_of(1) as regrouping:
         draw(3).mul(2)
     (note,) = regrouping.notes()
     assert "no sum of this run" in note
@@ -187,7 +193,21 @@ def test_a_fault_leaves_the_operator_as_it_is(monkeypatch: pytest.MonkeyPatch) -
         raise ValueError("boom")
 
     monkeypatch.setitem(mode._RULES, torch.ops.aten.mm, fails)
-    with Regrouping(seed=1) as regrouping:
+    with regrouping_of(1) as regrouping:
         found = draw(3, 4) @ draw(4, 5)
     assert torch.equal(found, draw(3, 4) @ draw(4, 5))
     assert regrouping.notes()[0] == "a sum was left in its order (1 times): aten.mm.default: boom"
+
+
+@pytest.mark.parametrize("is_updating", [False, True])
+def test_what_an_optimizer_multiplies_in_low_precision_is_noisy(is_updating: bool) -> None:
+    """A single term is not regrouped, and has one unit of noise in an optimizer's step."""
+    x = draw(40, 1, dtype=torch.float32).bfloat16()
+    with regrouping_of(1) as regrouping:
+        regrouping.is_updating = is_updating
+        found = x @ x.T
+        exact = x.float() @ x.float().T
+    expected = x @ x.T
+    assert torch.equal(found, expected) is not is_updating
+    assert (found - expected).abs().max() <= 0.01 * expected.abs().max()
+    assert torch.equal(exact, x.float() @ x.float().T)
