@@ -8,7 +8,7 @@ DOCS := .venv/.docs
 JOBS ?= 1
 
 .PHONY: demo test test-slow test-browser browser-deps screenshots lint format docs
-.PHONY: bench bench-record bench-bugs bench-megatron bench-power clean
+.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -84,6 +84,12 @@ bench-power: $(STAMP)
 	$(BIN)/python -m benchmarks.power --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.power.depth
 	$(BIN)/python -m benchmarks.power.plots
+
+# Correct runs of many architectures, none of which may raise an alarm: hours on 2 cores, or JOBS=5
+# on 16. What is in benchmarks/clean/clean.json is not run again.
+bench-clean: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m benchmarks.clean --jobs $(JOBS)
 
 # Every layout in both precisions, every bug and its twin: hours on 2 cores, or JOBS=5 on 16. What
 # is in benchmarks/megatron.json is not run again.

@@ -1,0 +1,73 @@
+"""Are the programs themselves right? Candidate against reference in fp64, without TTrace.
+
+    $ python -m benchmarks.clean.verify --only first-contact
+    first-contact/lstm/fp64/ddp2/...: 1.1e-15 head.weight gradient
+
+Enters: cases. Leaves: the largest difference of any gradient or updated parameter, over the largest
+element of all of them: some gradients are zero but for rounding, such as that of a key's bias.
+Rounding of fp64 stays below 1e-9; a mistake does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from benchmarks.clean.design import design
+from benchmarks.clean.job import prepare
+from ttrace.lab.functions import WorkerPool
+from zoo.clean.case import Case
+from zoo.clean.layouts import LAYOUTS
+from zoo.clean.train import train_and_tell
+from zoo.workers import worker_pool
+
+LIMIT = 1e-9  # chosen: between the rounding of fp64, summed over thousands, and that of fp32
+
+
+def differences(case: Case, pool: WorkerPool) -> dict[str, float]:
+    """Of every gradient and parameter that a rank of the candidate holds whole."""
+    # Muon computes in bf16 whatever it is given, and the first step of others may divide by zero
+    case = replace(case, dtype="fp64", optimizer="sgd", group="")
+    (expected,) = pool.run(1, train_and_tell, case.reference)
+    sizes = {kind: _largest(expected, kind) for kind in ("gradient", "after")}
+    found: dict[str, float] = {}
+    for held in pool.run(LAYOUTS[case.layout].ranks, train_and_tell, case):
+        for name, tensor in held.items():
+            if tensor.shape == expected[name].shape:
+                error = float((tensor - expected[name]).abs().max())
+                found[name] = max(found.get(name, 0.0), error / sizes[name.rpartition(" ")[2]])
+    return found
+
+
+def _largest(tensors: dict[str, Tensor], kind: str) -> float:
+    return max(float(t.abs().max()) for name, t in tensors.items() if name.endswith(f" {kind}"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when all are right."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.clean.verify", description=__doc__)
+    parser.add_argument("--only", default="", metavar="REGEX")
+    only = parser.parse_args(arguments).only
+    chosen = [case for case in design() if re.search(only, case.key)]
+    programs = {replace(case, dtype="fp64", optimizer="sgd", mkldnn=False): case for case in chosen}
+    prepare()
+    pool, wrong = worker_pool(2), 0
+    try:
+        for program in programs:
+            found = differences(program, pool)
+            worst = max(found, key=lambda name: found[name])
+            wrong += found[worst] > LIMIT
+            print(f"{program.key}: {found[worst]:.1e} {worst}", flush=True)
+    finally:
+        pool.close()
+    print(f"{wrong} of {len(programs)} differ by more than {LIMIT:.0e}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
