@@ -28,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 when every case that was begun ran, whatever TTrace said of it."""
     asked = _parser().parse_args(arguments)
     known = {check.name: check for check in read_checks(asked.out)}
-    chosen = _sharded([case for case in design() if re.search(asked.only, case.key)], asked.shard)
+    chosen = _sharded(
+        [case for case in design(asked.device) if re.search(asked.only, case.key)], asked.shard
+    )
     left = [case for case in chosen if asked.again or (case.key, True) not in known]
     if asked.list:
         print("\n".join(case.key for case in left))
@@ -50,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.clean", description=__doc__)
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose key has it")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts")
+    parser.add_argument("--device", default="cpu", help="cuda: also cases that need a GPU")
     parser.add_argument("--jobs", type=int, default=1, help="references at a time, 4 ranks each")
     parser.add_argument("--out", type=Path, default=JSON, help="where checks are kept")
     parser.add_argument("--limit-seconds", type=float, default=float("inf"), metavar="S")

@@ -59,11 +59,15 @@ class Architecture:
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, -2).float(), target.flatten())
+    return F.cross_entropy(at_least_fp32(logits.flatten(0, -2)), target.flatten())
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    return F.mse_loss(output.float(), target.float())
+    return F.mse_loss(at_least_fp32(output), at_least_fp32(target))
+
+
+def at_least_fp32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def side(case: Case) -> int:

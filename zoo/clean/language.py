@@ -100,7 +100,9 @@ class T5Block(nn.Module):
         super().__init__()
         self.attention = Attention(width, causal=decodes, bias=False)
         self.cross = Attention(width, causal=False, bias=False) if decodes else None
-        self.norm1, self.norm2, self.norm3 = (nn.RMSNorm(width) for _ in range(3))
+        self.norm1, self.norm3 = nn.RMSNorm(width), nn.RMSNorm(width)
+        # one that nobody uses would keep DDP from reducing
+        self.norm2 = nn.RMSNorm(width) if decodes else None
         self.wi, self.wo = (
             nn.Linear(width, 4 * width, bias=False),
             nn.Linear(4 * width, width, bias=False),
@@ -110,7 +112,7 @@ class T5Block(nn.Module):
         self, x: Tensor, places: Tensor, bias: Tensor, memory: Tensor | None = None
     ) -> Tensor:
         x = x + self.attention(self.norm1(x), places, bias=bias)
-        if self.cross is not None:
+        if self.cross is not None and self.norm2 is not None:
             x = x + self.cross(self.norm2(x), places, memory=memory)
         return x + cast(Tensor, self.wo(F.relu(self.wi(self.norm3(x)))))
 

@@ -31,5 +31,6 @@ def optimizers_of(name: OptimizerName, model: nn.Module) -> list[Optimizer]:
         case "muon":
             matrices = [parameter for parameter in parameters if parameter.ndim == 2]
             rest = [parameter for parameter in parameters if parameter.ndim != 2]
-            muon: list[Optimizer] = [torch.optim.Muon(matrices, lr=1e-2)]
-            return muon + ([torch.optim.AdamW(rest, lr=1e-3, foreach=foreach)] if rest else [])
+            # convolutions have no matrices, and some models have nothing else
+            found: list[Optimizer] = [torch.optim.Muon(matrices, lr=1e-2)] if matrices else []
+            return found + ([torch.optim.AdamW(rest, lr=1e-3, foreach=foreach)] if rest else [])

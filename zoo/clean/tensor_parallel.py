@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import (
 from zoo.clean.parts import Block
 
 _WHOLE, _PART = Replicate(), Shard(1)
+_NORM = SequenceParallel(use_local_output=True)  # a residual beside it is a plain tensor
 
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -36,7 +37,7 @@ def _outside(model: nn.Module) -> dict[str, ParallelStyle]:
     plan: dict[str, ParallelStyle] = {
         "tokens": embedding,
         "places": embedding,
-        "norm": SequenceParallel(),
+        "norm": _NORM,
         "head": ColwiseParallel(input_layouts=_PART, output_layouts=_WHOLE),
     }
     has = dict(model.named_children())
@@ -45,8 +46,8 @@ def _outside(model: nn.Module) -> dict[str, ParallelStyle]:
 
 def _inside(block: Block) -> dict[str, ParallelStyle]:
     plan: dict[str, ParallelStyle] = {
-        "norm1": SequenceParallel(),
-        "norm2": SequenceParallel(),
+        "norm1": _NORM,
+        "norm2": _NORM,
         "attention": PrepareModuleInput(
             input_layouts=(_PART, None), desired_input_layouts=(_WHOLE, None)
         ),

@@ -1,4 +1,4 @@
-"""Models of images: ViT, ResNets, U-Net and a diffusion transformer, autoencoder, MLP-Mixer."""
+"""Models of images: ViT, MLP-Mixer, ResNets, U-Net, diffusion transformer, autoencoder."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from zoo.clean.architecture import (
     WHOLE_BATCH,
     Architecture,
     Batch,
+    at_least_fp32,
     cross_entropy,
     images,
     side,
@@ -79,11 +80,11 @@ class SyncBatchNorm(nn.Module):
         self.register_buffer("running", torch.stack((torch.zeros(channels), torch.ones(channels))))
 
     def forward(self, x: Tensor) -> Tensor:
-        count = torch.full((1,), x.numel() / x.shape[1], device=x.device)
-        sums = torch.cat((x.float().sum((0, 2, 3)), count))
-        sums = _over_all(sums)
+        wide = at_least_fp32(x)
+        count = wide.new_full((1,), x.numel() / x.shape[1])
+        sums = _over_all(torch.cat((wide.sum((0, 2, 3)), count)))
         count, mean = sums[-1], sums[:-1] / sums[-1]
-        centred = x.float() - mean[:, None, None]
+        centred = wide - mean[:, None, None]
         variance = _over_all(centred.square().sum((0, 2, 3))) / count
         with torch.no_grad():
             unbiased = variance * count / (count - 1)
@@ -162,6 +163,97 @@ class UNet(nn.Module):
         return cast(Tensor, self.head(F.silu(self.norm(self.up(x, time)))))
 
 
+class Mixer(nn.Module):
+    """MLPs over patches and over channels in turn."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        patches = (side(case) // _PATCH) ** 2
+        self.patches = nn.Conv2d(3, case.width, _PATCH, stride=_PATCH)
+        self.blocks = nn.ModuleList(MixerBlock(patches, case.width) for _ in range(case.depth))
+        self.norm = nn.LayerNorm(case.width)
+        self.head = nn.Linear(case.width, CLASSES)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            x = block(x)
+        return cast(Tensor, self.head(self.norm(x).mean(1)))
+
+
+class MixerBlock(nn.Module):
+    def __init__(self, patches: int, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.over_patches, self.over_channels = Mlp(patches, hidden=2 * width), Mlp(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.over_patches(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        return x + cast(Tensor, self.over_channels(self.norm2(x)))
+
+
+class DiffusionBlock(nn.Module):
+    """Adaptive layer norm: scale, shift and gate come from the amount of noise."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention, self.mlp = Attention(width, causal=False), Mlp(width)
+        self.norm1, self.norm2 = (nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
+        self.adapt = nn.Linear(width, 6 * width)
+
+    def forward(self, x: Tensor, condition: Tensor, places: Tensor) -> Tensor:
+        parts = self.adapt(F.silu(condition))[:, None].chunk(6, -1)
+        inside = self.norm1(x) * (1 + parts[0]) + parts[1]
+        x = x + parts[2] * self.attention(inside, places)
+        inside = self.norm2(x) * (1 + parts[3]) + parts[4]
+        return x + parts[5] * self.mlp(inside)
+
+
+class DiffusionTransformer(nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, case.width, _PATCH, stride=_PATCH)
+        self.time = nn.Sequential(
+            nn.Linear(1, case.width), nn.SiLU(), nn.Linear(case.width, case.width)
+        )
+        self.blocks = nn.ModuleList(DiffusionBlock(case.width) for _ in range(case.depth))
+        self.norm = nn.LayerNorm(case.width)
+        self.head = nn.Linear(case.width, 3 * _PATCH**2)
+        self.side = side(case) // _PATCH
+
+    def forward(self, image: Tensor, time: Tensor) -> Tensor:
+        x, condition = self.patches(image).flatten(2).transpose(1, 2), self.time(time)
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        for block in self.blocks:
+            x = block(x, condition, places)
+        patches = self.head(self.norm(x)).transpose(1, 2).unflatten(2, (self.side, self.side))
+        return F.pixel_shuffle(patches, _PATCH)
+
+
+class Autoencoder(nn.Module):
+    """To half the size and back by a transposed convolution."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(3, case.width, 4, stride=2, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Conv2d(case.width, case.width, 3, padding=1) for _ in range(case.depth)
+        )
+        self.up = nn.ConvTranspose2d(case.width, 3, 4, stride=2, padding=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = F.gelu(self.down(image))
+        for block in self.blocks:
+            x = F.gelu(block(x))
+        return cast(Tensor, self.up(x))
+
+
+def images_twice(case: Case) -> Batch:
+    """What goes in is to come out."""
+    (image,) = images(case).inputs
+    return Batch((image,), image)
+
+
 def noised_images(case: Case) -> Batch:
     """An image in noise, how much of it, and the noise that is to be found."""
     shape = (case.batch, 3, side(case), side(case))
@@ -183,4 +275,14 @@ VISION = (
         longest=4096,
     ),
     _denoiser(name="unet", build=UNet, longest=4096),
+    _denoiser(name="dit", build=DiffusionTransformer, longest=1024),
+    _classifier(name="mixer", build=Mixer, longest=1024),
+    Architecture(
+        name="autoencoder",
+        build=Autoencoder,
+        batch=images_twice,
+        loss=squared_error,
+        is_image=True,
+        longest=4096,
+    ),
 )
