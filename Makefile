@@ -90,6 +90,8 @@ bench-power: $(STAMP)
 bench-clean: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.clean --jobs $(JOBS)
+	$(BIN)/python -m benchmarks.clean.table
+	$(BIN)/python -m benchmarks.clean.plots
 
 # Every layout in both precisions, every bug and its twin: hours on 2 cores, or JOBS=5 on 16. What
 # is in benchmarks/megatron.json is not run again.

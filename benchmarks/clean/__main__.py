@@ -17,11 +17,9 @@ from rich.text import Text
 from benchmarks.clean.check import Check, read_checks, write_checks
 from benchmarks.clean.design import design
 from benchmarks.clean.job import Done, perform, prepare, tasks_of
+from benchmarks.clean.table import JSON, NEAR
 from benchmarks.jobs import CONSOLE, in_parallel
 from zoo.clean.case import Case
-
-JSON = Path(__file__).with_name("clean.json")
-_NEAR = 0.8  # above it a run is listed by name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +71,7 @@ def _tell(done: Done) -> None:
         how = "isolated" if check.isolated else "plain"
         said = f"ALARM {'; '.join(check.alarmed)}" if check.alarms else ""
         line = f"{check.key} {how}: {check.largest:.2f} {check.largest_id} {said}"
-        style = "red" if check.alarms else "yellow" if check.largest > _NEAR else ""
+        style = "red" if check.alarms else "yellow" if check.largest > NEAR else ""
         CONSOLE.print(Text(line, style=style), soft_wrap=True)
     for key, error in done.errors.items():
         CONSOLE.print(Text(f"{key}: ERROR {error}", style="red"), soft_wrap=True)

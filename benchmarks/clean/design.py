@@ -101,7 +101,12 @@ def _two(layouts: Sequence[LayoutName], *, start: int) -> list[LayoutName]:
 
 
 def _usable(layouts: Iterable[LayoutName]) -> Sequence[OptimizerName]:
-    return _ELEMENTWISE if set(layouts) & set(_CUTS_TENSORS) else _ALL_OPTIMIZERS
+    """torch's Adafactor does not run on what FSDP2 makes of parameters."""
+    if set(layouts) & set(_CUTS_TENSORS):
+        return _ELEMENTWISE
+    if "fsdp2" in layouts:
+        return [optimizer for optimizer in _ALL_OPTIMIZERS if optimizer != "adafactor"]
+    return _ALL_OPTIMIZERS
 
 
 def _turn(optimizers: Sequence[OptimizerName], number: int) -> OptimizerName:

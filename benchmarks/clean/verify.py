@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -26,17 +26,27 @@ from zoo.clean.layouts import LAYOUTS
 from zoo.clean.train import train_and_tell
 from zoo.workers import worker_pool
 
+Told = dict[str, Tensor]  # of one rank, by name
+
 LIMIT = 1e-9  # chosen: between the rounding of fp64, summed over thousands, and that of fp32
+
+
+def as_fp64(case: Case) -> Case:
+    """By SGD: Muon computes in bf16 whatever it is given, and Adam's first step may be 0 / 0."""
+    return replace(case, dtype="fp64", optimizer="sgd", mkldnn=False)
 
 
 def differences(case: Case, pool: WorkerPool) -> dict[str, float]:
     """Of every gradient and parameter that a rank of the candidate holds whole."""
-    # Muon computes in bf16 whatever it is given, and the first step of others may divide by zero
-    case = replace(case, dtype="fp64", optimizer="sgd", group="")
+    case = as_fp64(case)
     (expected,) = pool.run(1, train_and_tell, case.reference)
+    return apart(expected, pool.run(LAYOUTS[case.layout].ranks, train_and_tell, case))
+
+
+def apart(expected: Told, ranks: Iterable[Told]) -> dict[str, float]:
     sizes = {kind: _largest(expected, kind) for kind in ("gradient", "after")}
     found: dict[str, float] = {}
-    for held in pool.run(LAYOUTS[case.layout].ranks, train_and_tell, case):
+    for held in ranks:
         for name, tensor in held.items():
             if tensor.shape == expected[name].shape:
                 error = float((tensor - expected[name]).abs().max())
@@ -44,7 +54,7 @@ def differences(case: Case, pool: WorkerPool) -> dict[str, float]:
     return found
 
 
-def _largest(tensors: dict[str, Tensor], kind: str) -> float:
+def _largest(tensors: Told, kind: str) -> float:
     return max(float(t.abs().max()) for name, t in tensors.items() if name.endswith(f" {kind}"))
 
 
@@ -54,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="REGEX")
     only = parser.parse_args(arguments).only
     chosen = [case for case in design() if re.search(only, case.key)]
-    programs = {replace(case, dtype="fp64", optimizer="sgd", mkldnn=False): case for case in chosen}
+    programs = dict.fromkeys(map(as_fp64, chosen))
     prepare()
     pool, wrong = worker_pool(2), 0
     try:

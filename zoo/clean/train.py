@@ -46,9 +46,13 @@ def train_and_tell(case: Case) -> dict[str, Tensor]:
 
 
 def _train(case: Case) -> nn.Module:
+    with torch.backends.mkldnn.flags(enabled=case.mkldnn):
+        return _step(case)
+
+
+def _step(case: Case) -> nn.Module:
     # the output is a view, as the warning says, but nobody changes it in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
-    torch.backends.mkldnn.set_flags(case.mkldnn)
     architecture, layout = find_architecture(case.architecture), LAYOUTS[case.layout]
     model, batch = started(architecture, case)
     model = layout.spread(model, case.device)

@@ -1,0 +1,87 @@
+"""Programs of the grid of correct runs are correct, and what is kept of a check is what it said."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.clean.__main__ import main
+from benchmarks.clean.check import read_checks
+from benchmarks.clean.job import Task, perform
+from benchmarks.clean.verify import LIMIT, Told, apart, as_fp64, differences
+from ttrace.lab.functions import WorkerPool
+from zoo.clean.case import Case
+from zoo.clean.hugging_face import HUGGING_FACE, is_installed
+from zoo.clean.layouts import LAYOUTS
+from zoo.clean.registry import OWN
+from zoo.clean.train import train_and_tell
+
+SMALL = [
+    as_fp64(
+        Case(
+            architecture=architecture.name,
+            batch=4,
+            positions=64 if architecture.is_image else 8,
+            layout=architecture.layouts[0],
+        )
+    )
+    for architecture in OWN
+]
+
+
+def train_all(cases: list[Case]) -> list[Told]:
+    """In one process group: making one takes longer than most of the steps."""
+    return [train_and_tell(case) for case in cases]
+
+
+def test_every_architecture_trains_on_two_ranks_as_on_one(pool: WorkerPool) -> None:
+    assert {LAYOUTS[case.layout].ranks for case in SMALL} == {2}
+    (expected,) = pool.run(1, train_all, [case.reference for case in SMALL])
+    ranks = pool.run(2, train_all, SMALL)
+    for number, case in enumerate(SMALL):
+        found = apart(expected[number], [held[number] for held in ranks])
+        assert max(found.values()) < LIMIT, (case.key, found)
+        assert any(name.endswith(" gradient") for name in found)
+
+
+@pytest.mark.parametrize("layout", ["fsdp2", "ddp2-accumulate2", "tp2", "cp2"])
+def test_every_way_to_split_a_language_model_trains_as_one_process(
+    layout: str, pool: WorkerPool
+) -> None:
+    case = Case(architecture="llama", batch=4, positions=8)
+    found = differences(replace(case, layout=layout), pool)  # type: ignore[arg-type]
+    assert max(found.values()) < LIMIT, found
+
+
+def test_another_training_would_be_found(pool: WorkerPool) -> None:
+    (case,) = [case for case in SMALL if case.architecture == "mlp"]
+    (expected,) = pool.run(1, train_and_tell, case.reference)
+    (other,) = pool.run(1, train_and_tell, replace(case.reference, seed=2))
+    assert min(apart(expected, [other]).values()) > LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_installed(), reason="transformers is not installed: make bench-clean")
+@pytest.mark.parametrize("name", [architecture.name for architecture in HUGGING_FACE])
+def test_models_of_hugging_face_train_on_two_ranks_as_on_one(name: str, pool: WorkerPool) -> None:
+    case = Case(architecture=name, batch=4, positions=64 if name == "hf-vit" else 8)
+    assert max(differences(case, pool).values()) < LIMIT
+
+
+def test_what_was_found_before_is_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "clean.json"
+    only = ["--only", "cross/mlp/fp16-scaler/accumulate", "--out", str(out)]
+    assert main(only) == 0
+    assert "0 of 2 checks have alarms" in capsys.readouterr().out
+    checks = read_checks(out)
+    assert [check.isolated for check in checks] == [False, True]
+    assert all(check.tensors > 10 and check.largest > 0 for check in checks)
+    assert main([*only, "--list"]) == 0
+    assert capsys.readouterr().out.strip() == ""
+
+
+def test_no_case_is_begun_after_the_time_is_up() -> None:
+    late = perform(Task(cases=(SMALL[0],), until=0.0))
+    assert (late.checks, late.errors) == ([], {})
