@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from ttrace.core.results import CheckResult, TensorResult
 from zoo.clean.case import Case
@@ -35,7 +34,10 @@ class Check:
     alarmed: list[str]
     seconds: float  # of both checks of the case, and of the reference for the first that needs it
     torch: str
-    case: dict[str, Any]
+
+    @property
+    def case(self) -> Case:
+        return Case.from_key(self.key)
 
     @property
     def name(self) -> tuple[str, bool]:
@@ -64,12 +66,7 @@ def check_of(
         alarmed=[_alarm(tensor) for tensor in alarms[:_KEPT]],
         seconds=round(seconds, 2),
         torch=torch,
-        case=_told(case),
     )
-
-
-def case_of(check: Check) -> Case:
-    return Case(**check.case)
 
 
 def read_checks(path: Path) -> list[Check]:
@@ -88,12 +85,6 @@ def write_checks(path: Path, checks: Sequence[Check]) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(f'{{"checks": [\n{lines}\n]}}\n')
     fresh.replace(path)
-
-
-def _told(case: Case) -> dict[str, Any]:
-    """What differs from a case's defaults."""
-    defaults = {field.name: field.default for field in fields(Case)}
-    return {name: value for name, value in asdict(case).items() if value != defaults[name]}
 
 
 def _ratio(tensor: TensorResult) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clean.check import Check, case_of, read_checks
+from benchmarks.clean.check import Check, read_checks
 from benchmarks.clean.table import JSON, ROOT
 
 IMAGE = ROOT / "docs" / "images" / "clean-rows.svg"
@@ -35,9 +35,9 @@ def _draw(plt: Any, checks: Sequence[Check]) -> None:
     for row, dtype in zip(axes, ("fp32", "bf16"), strict=True):
         for axis, isolated in zip(row, (False, True), strict=True):
             own = [
-                (case_of(check), max(check.largest, 1e-3))  # 1e-3: a logarithm needs a floor
+                (check.case, max(check.largest, 1e-3))  # 1e-3: a logarithm needs a floor
                 for check in checks
-                if check.isolated == isolated and case_of(check).dtype == dtype
+                if check.isolated == isolated and check.case.dtype == dtype
             ]
             axis.scatter([c.rows for c, _ in own], [r for _, r in own], s=5, color="lightgrey")
             _lines(axis, [(c.architecture, c.rows, r) for c, r in own if c.group == "rows"])

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.clean.check import Check, case_of
+from benchmarks.clean.check import Check
 from zoo.clean.case import Case
 
 SIZES: Mapping[str, Callable[[Case], int]] = {
@@ -46,7 +46,7 @@ def points_of(checks: Iterable[Check], sweep: str) -> list[Point]:
     return [
         Point(series=case.architecture, size=size(case), ratio=check.largest)
         for check in checks
-        for case in [case_of(check)]
+        for case in [check.case]
         if case.group == sweep and 0 < check.largest < math.inf
     ]
 

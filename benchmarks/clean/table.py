@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.clean.check import Check, case_of, read_checks
+from benchmarks.clean.check import Check, read_checks
 from benchmarks.clean.design import DTYPES, design
 from benchmarks.clean.slopes import SIZES, points_of, slope_of
 from zoo.clean.case import Case
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def page(checks: Sequence[Check]) -> str:
     parts = [_HEAD]
-    for device in dict.fromkeys(case_of(check).device for check in checks):
-        own = [check for check in checks if case_of(check).device == device]
+    for device in dict.fromkeys(check.case.device for check in checks):
+        own = [check for check in checks if check.case.device == device]
         if device != "cpu":
             parts.append(f"# On {device}\n")
         parts += [_together(own, device), *_sections(own)]
@@ -57,7 +57,7 @@ def page(checks: Sequence[Check]) -> str:
 
 
 def _together(checks: Sequence[Check], device: str) -> str:
-    cases = {check.key: case_of(check) for check in checks}
+    cases = {check.key: check.case for check in checks}
     planned = {case.key for case in design(device)}
     largest = max(checks, key=lambda check: check.largest)
     rows = [
@@ -93,7 +93,7 @@ def _by(title: str, keyed: Keyed, checks: Sequence[Check]) -> str:
     """The largest ratio, and in brackets how many of the checks that have one are above 1."""
     cells: dict[str, dict[tuple[str, bool], list[float]]] = {}
     for check in checks:
-        case = case_of(check)
+        case = check.case
         for name, ratio in keyed(check, case):
             cells.setdefault(name, {}).setdefault((case.dtype, check.isolated), []).append(ratio)
     columns = [(dtype, isolated) for dtype in DTYPES for isolated in (False, True)]
@@ -123,7 +123,7 @@ slope for all architectures, and a level for each."""
 def _slopes(checks: Sequence[Check], sweep: str) -> str:
     swept = {
         (dtype, isolated): points_of(
-            [c for c in checks if c.isolated == isolated and case_of(c).dtype == dtype], sweep
+            [c for c in checks if c.isolated == isolated and c.case.dtype == dtype], sweep
         )
         for dtype in ("fp32", "bf16")
         for isolated in (False, True)

@@ -9,7 +9,7 @@ the case that is its reference. The reference of two cases is equal where they c
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 
@@ -73,6 +73,31 @@ class Case:
             if self.reference_device != self.device:
                 parts.append(f"from-{self.reference_device}")
         return "/".join(parts)
+
+    @classmethod
+    def from_key(cls, key: str) -> Case:
+        """The inverse of `key`."""
+        group, architecture, dtype, layout, optimizer, batch, width, depth, seed, *rest = key.split(
+            "/"
+        )
+        samples, _, positions = batch.partition("x")
+        devices = [word for word in rest if word != "mkldnn"]
+        device = devices[0] if devices else "cpu"
+        return cls(
+            architecture=architecture,
+            batch=int(samples),
+            positions=int(positions),
+            width=int(width[1:]),
+            depth=int(depth[1:]),
+            dtype=cast(Dtype, dtype),
+            layout=cast(LayoutName, layout),
+            optimizer=cast(OptimizerName, optimizer),
+            seed=int(seed[1:]),
+            mkldnn="mkldnn" in rest,
+            device=device,
+            reference_device=devices[1].removeprefix("from-") if devices[1:] else device,
+            group=group,
+        )
 
     @property
     def reference(self) -> Case:

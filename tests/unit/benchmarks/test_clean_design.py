@@ -21,6 +21,7 @@ def test_there_are_more_than_a_thousand_cases_with_keys_of_their_own(cases: list
     assert len(OWN) >= 20
     assert len(cases) >= 1050 * len(architectures()) / 29
     assert len({case.key for case in cases}) == len(cases)
+    assert [Case.from_key(case.key) for case in cases] == cases
     assert len({case.seed for case in cases}) >= 3
 
 
@@ -81,6 +82,7 @@ def test_a_gpu_has_larger_cases_and_references_on_the_cpu() -> None:
     assert max(case.width for case in on_gpu) == 8192
     assert {case.reference.device for case in on_gpu} == {"cpu", "cuda"}
     assert {case.device for case in on_gpu} == {"cuda"}
+    assert [Case.from_key(case.key) for case in on_gpu] == on_gpu
 
 
 def test_a_case_with_a_word_that_nobody_knows_is_refused() -> None:

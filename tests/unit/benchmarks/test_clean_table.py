@@ -22,13 +22,6 @@ def made(rows: int, ratio: float, *, seed: int = 1, isolated: bool = False) -> C
         alarmed=[],
         seconds=1.0,
         torch="2.13.0",
-        case={
-            "architecture": "mlp",
-            "batch": 8,
-            "positions": rows // 8,
-            "seed": seed,
-            "group": "rows",
-        },
     )
 
 
