@@ -6,7 +6,7 @@
     layouts         every layout of the language models, larger than in `cross`
     large, devices  on a GPU alone: sizes that a CPU is too slow for, and a reference on the CPU
 
-Enters: a device. Leaves: cases, each once. Not a full product: that would be 10^5 of them.
+Enters: a device. Leaves: cases, each once. Not a full product: that would be more than a million.
 """
 
 from __future__ import annotations

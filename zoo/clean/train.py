@@ -46,8 +46,12 @@ def train_and_tell(case: Case) -> dict[str, Tensor]:
 
 
 def _train(case: Case) -> nn.Module:
-    with torch.backends.mkldnn.flags(enabled=case.mkldnn):
+    # not by its context manager, which sets what is for other devices too, and warns of it
+    was_enabled = torch.backends.mkldnn.set_flags(case.mkldnn)[0]
+    try:
         return _step(case)
+    finally:
+        torch.backends.mkldnn.set_flags(was_enabled)
 
 
 def _step(case: Case) -> nn.Module:
