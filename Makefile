@@ -86,7 +86,7 @@ bench-power: $(STAMP)
 	$(BIN)/python -m benchmarks.power.plots
 
 # Correct runs of many architectures, none of which may raise an alarm: hours on 2 cores, or JOBS=5
-# on 16. What is in benchmarks/clean/clean.json is not run again.
+# on 16. What is in benchmarks/clean/clean.json is not run again: remove it after tolerances change.
 bench-clean: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.clean --jobs $(JOBS)

@@ -10,8 +10,10 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 
+import ttrace
 from ttrace.core.results import CheckResult, TensorResult
 from zoo.clean.case import Case
 
@@ -34,6 +36,7 @@ class Check:
     alarmed: list[str]
     seconds: float  # of both checks of the case, and of the reference for the first that needs it
     torch: str
+    tool: str  # fingerprint of TTrace's own sources
 
     @property
     def case(self) -> Case:
@@ -44,8 +47,27 @@ class Check:
         return self.key, self.isolated
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """What a check was made with."""
+
+    torch: str
+    tool: str
+
+
+def versions_here() -> Versions:
+    """Of this process; sources differ between commits, and between a commit and work on it."""
+    import torch
+
+    digest = sha256()
+    package = Path(ttrace.__file__).parent
+    for file in sorted(file for end in ("*.py", "*.c", "*.h") for file in package.rglob(end)):
+        digest.update(file.read_bytes())
+    return Versions(torch=torch.__version__, tool=digest.hexdigest()[:8])
+
+
 def check_of(
-    case: Case, result: CheckResult, *, isolated: bool, seconds: float, torch: str
+    case: Case, result: CheckResult, *, isolated: bool, seconds: float, versions: Versions
 ) -> Check:
     judged = [tensor for tensor in result.tensors if tensor.ratio is not None]
     worst = max(judged, key=_ratio, default=None)
@@ -65,7 +87,8 @@ def check_of(
         by_kind=_largest((tensor.id.kind.value, _ratio(tensor)) for tensor in judged),
         alarmed=[_alarm(tensor) for tensor in alarms[:_KEPT]],
         seconds=round(seconds, 2),
-        torch=torch,
+        torch=versions.torch,
+        tool=versions.tool,
     )
 
 

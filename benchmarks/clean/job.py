@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.clean.check import Check, check_of
+from benchmarks.clean.check import Check, Versions, check_of, versions_here
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.run import Function
 from zoo.clean.case import Case
@@ -61,12 +61,12 @@ def perform(task: Task) -> Done:
     errors: dict[str, str] = {}
     folder = Path(tempfile.mkdtemp(prefix="clean-"))
     try:
-        trials = Trials(_pool(), folder)
+        trials, versions = Trials(_pool(), folder), versions_here()
         for case in task.cases:
             if time.time() > task.until:
                 break
             try:
-                checks += _checked(case, trials)
+                checks += _checked(case, trials, versions)
             except Exception:  # noqa: BLE001  (other cases must go on)
                 errors[case.key] = traceback.format_exc()
     finally:
@@ -74,7 +74,7 @@ def perform(task: Task) -> Done:
     return Done(checks=checks, errors=errors)
 
 
-def _checked(case: Case, trials: Trials) -> Sequence[Check]:
+def _checked(case: Case, trials: Trials, versions: Versions) -> Sequence[Check]:
     trial = trials.run(
         Function(train_rank, arguments=(case.reference,)),
         Function(train_rank, ranks=LAYOUTS[case.layout].ranks, arguments=(case,)),
@@ -85,7 +85,7 @@ def _checked(case: Case, trials: Trials) -> Sequence[Check]:
             result,
             isolated=result is trial.isolated,
             seconds=trial.seconds,
-            torch=torch.__version__,
+            versions=versions,
         )
         for result in trial.results
     ]

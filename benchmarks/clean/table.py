@@ -6,6 +6,7 @@ $ python -m benchmarks.clean.table [FILE ...]      (clean.json where none is nam
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def _together(checks: Sequence[Check], device: str) -> str:
         ("rows", _range(case.rows for case in cases.values())),
         ("widths", _range(case.width for case in cases.values())),
         ("depths", _range(case.depth for case in cases.values())),
-        ("torch", ", ".join(sorted({check.torch for check in checks}))),
+        ("torch", _counted(check.torch for check in checks)),
+        ("TTrace, by a fingerprint of its sources", _counted(check.tool for check in checks)),
     ]
     return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]) + "\n"
 
@@ -160,6 +162,10 @@ def _mode(*, isolated: bool) -> str:
 
 def _number(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.3g}"  # 100: chosen
+
+
+def _counted(versions: Iterable[str]) -> str:
+    return ", ".join(f"{name} ({count} checks)" for name, count in Counter(versions).items())
 
 
 def _range(values: Iterable[int]) -> str:

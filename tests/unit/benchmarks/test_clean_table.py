@@ -22,12 +22,14 @@ def made(rows: int, ratio: float, *, seed: int = 1, isolated: bool = False) -> C
         alarmed=[],
         seconds=1.0,
         torch="2.13.0",
+        tool="0a1b2c3d" if isolated else "4e5f6071",
     )
 
 
 def test_the_page_counts_alarms_and_lists_what_is_near_one() -> None:
     told = page([made(64, 0.5), made(512, 0.9), made(4096, 1.5), made(64, 0.1, isolated=True)])
     assert "| **checks with an alarm** | **1** |" in told
+    assert "4e5f6071 (3 checks), 0a1b2c3d (1 checks)" in told
     assert "| mlp | 1.50 (1 of 3) | 0.10 |" in told
     assert "| row | 0.75 | 0.05 |" in told
     assert "| `rows/mlp/fp32/ddp2/adamw/8x512/w32/d2/s1` | plain | 1.50 | 1 |" in told
