@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clean.check import Check, read_checks
+from benchmarks.clean.design import SWEPT_ROWS
 from benchmarks.clean.table import JSON, ROOT
 
 IMAGE = ROOT / "docs" / "images" / "clean-rows.svg"
@@ -48,8 +49,11 @@ def _draw(plt: Any, checks: Sequence[Check]) -> None:
         axis.set_xlabel("rows")
     for axis in axes[:, 0]:
         axis.set_ylabel("largest error / tolerance")
-    lines, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(lines, labels, fontsize=7, loc="lower center", ncols=5)
+    named = [
+        pair for axis in axes.flat for pair in zip(*axis.get_legend_handles_labels(), strict=True)
+    ]
+    legend = {label: line for line, label in sorted(named, key=lambda pair: str(pair[1]))}
+    figure.legend(legend.values(), legend.keys(), fontsize=7, loc="lower center", ncols=5)
     figure.tight_layout(rect=(0, 0.09, 1, 1))  # above the legend
     figure.savefig(IMAGE, metadata={"Date": None})
     plt.close(figure)
@@ -62,7 +66,9 @@ def _lines(axis: Any, points: Sequence[tuple[str, int, float]]) -> None:
         for series, rows, ratio in points:
             if series == name:
                 largest[rows] = max(largest.get(rows, 0.0), ratio)
-        axis.plot(*zip(*sorted(largest.items()), strict=True), "o-", markersize=3, label=name)
+        color = f"C{list(SWEPT_ROWS).index(name)}"
+        sizes, ratios = zip(*sorted(largest.items()), strict=True)
+        axis.plot(sizes, ratios, "o-", markersize=3, color=color, label=name)
 
 
 if __name__ == "__main__":
