@@ -20,7 +20,7 @@ _ACCUMULATED_IN_OWN_DTYPE = frozenset({torch.float64, torch.float32})
 
 
 class Noise:
-    """Multiplies by 1 + eps * u, u uniform in [-1, 1]."""
+    """Moves by one unit in the last place at most: x + eps |x| u, u uniform in [-1, 1]."""
 
     def __init__(self, seed: int, adapter: Adapter) -> None:
         self.seed = seed
@@ -57,7 +57,10 @@ class Noise:
         uniform = torch.rand(local.shape, generator=generator, device=local.device, dtype=wide)
         value = local.to(wide)
         eps = eps_of(local.dtype)
-        return (value + value * (eps * (2 * uniform - 1))).to(local.dtype)
+        # Below the normal numbers, which float16 reaches, a unit in the last place is constant.
+        unit = value.abs().clamp_(min=torch.finfo(local.dtype).smallest_normal).mul_(eps)
+        unit.masked_fill_(value == 0, 0.0)
+        return (value + unit * (2 * uniform - 1)).to(local.dtype)
 
 
 class _Noisy(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from multiprocessing.util import Finalize
@@ -49,7 +49,7 @@ class RecordingTracer:
         self._recorder = Recorder(adapter, writer, info.rank, payload)
         self._context = context = StepContext(adapter, self._recorder)
         noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
-        self._regrouping = None if noise is None else Regrouping(noise)
+        self._regrouping = None if noise is None else Regrouping(noise, _shapes(adapter))
         overwriter = None
         if settings.plan is not None:
             plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
@@ -195,3 +195,8 @@ class RecordingTracer:
                 notes=tuple(self._context.notes),
             )
         )
+
+
+def _shapes(adapter: Adapter) -> Iterable[torch.Size]:
+    """Of what this rank holds of each parameter."""
+    return (adapter.to_local(parameter.tensor)[0].shape for parameter in adapter.parameters())

@@ -36,7 +36,9 @@ class TestValues:
         exact, moved = x.double(), noise().on(x, "key").double()
         eps = torch.finfo(dtype).eps
         # 1 for the noise, 1/2 for the rounding of the result, a little for that of the product.
-        assert bool(((moved - exact).abs() <= 1.51 * eps * exact.abs()).all())
+        size = exact.abs().clamp(min=torch.finfo(dtype).smallest_normal)
+        assert bool(((moved - exact).abs() <= 1.51 * eps * size).all())
+        assert not moved[exact == 0].any()
         assert (moved != exact).double().mean() > 0.3
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -45,6 +47,13 @@ class TestValues:
         x = torch.full((4096,), 1.5, dtype=dtype)
         shift = (noise().on(x, "key").double() - 1.5) / (1.5 * torch.finfo(dtype).eps)
         assert abs(shift.mean()) < 0.05
+
+    def test_below_the_normal_numbers_it_is_a_constant_unit(self) -> None:
+        unit = 2.0**-24
+        x = torch.tensor([0.0, 3 * unit, 40 * unit] * 100, dtype=torch.float16)
+        moved = (noise().on(x, "key").double() - x.double()) / unit
+        assert set(moved.tolist()) == {-1.0, 0.0, 1.0}
+        assert not moved[x == 0].any()
 
     def test_one_seed_and_key_give_the_same_noise(self) -> None:
         x = values(torch.float32)

@@ -11,15 +11,16 @@ sum, as those of several ranks are. Samples need not be independent: the sums ar
 batch. Cuts come from the seed and the number of the call, so that ranks that repeat each other's
 work stay equal.
 
-An optimizer has no module boundaries at which noise could show what it rounds inside. One that
-multiplies matrices in low precision gets it on every product.
+Two kinds of rounding are neither at a module boundary nor in the order of one operator's sum, and
+get noise: the products of an optimizer that works in low precision inside, and the additions by
+which backward collects the gradient of a parameter that is used more than once.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -64,14 +65,16 @@ _RULES: dict[Any, Rule] = {
 }
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PRODUCTS = frozenset({_aten.mm, _aten.bmm, _aten.mv, _aten.addmm, _aten.baddbmm, _aten.addmv})
+_ADDITIONS = frozenset({_aten.add, _aten.add_})
 
 
 class Regrouping(TorchDispatchMode):
     """Splits the sums of every operator that has a rule; others are left as they are."""
 
-    def __init__(self, noise: Noise) -> None:
+    def __init__(self, noise: Noise, parameter_shapes: Iterable[torch.Size] = ()) -> None:
         super().__init__()
         self._noise = noise
+        self._shapes = frozenset(parameter_shapes)
         self.is_updating = False  # whether an optimizer makes its step
         self._calls = 0
         self.regrouped: Counter[str] = Counter()  # how many sums of each operator
@@ -91,11 +94,16 @@ class Regrouping(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         rule = _RULES.get(func.overloadpacket)
-        if rule is None:
+        is_addition = func.overloadpacket in _ADDITIONS
+        if rule is None and not is_addition:
             return func(*args, **kwargs)
         if not all(type_ in _PLAIN for type_ in types):
             return NotImplemented  # DTensors first become operations on their local tensors
         self._calls += 1
+        if rule is None:
+            return self._collected(
+                func(*args, **kwargs), in_place=func.overloadpacket is _aten.add_
+            )
         try:
             result = rule(func, self._divide, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (the operator itself says what is wrong)
@@ -108,6 +116,14 @@ class Regrouping(TorchDispatchMode):
         if self.is_updating and func.overloadpacket in _PRODUCTS and result.dtype.itemsize < 4:
             return self._noise.on(result, f"product {self._calls}")
         return result
+
+    def _collected(self, total: torch.Tensor, *, in_place: bool) -> torch.Tensor:
+        """The sum of two gradients of one parameter, as backward makes it, with noise."""
+        in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (nothing else tells)
+        if not in_backward or total.shape not in self._shapes:
+            return total
+        noisy = self._noise.on(total, f"addition {self._calls}")
+        return total.copy_(noisy) if in_place else noisy
 
     def notes(self) -> list[str]:
         """What a person should know of the sums of this run."""

@@ -211,3 +211,24 @@ def test_what_an_optimizer_multiplies_in_low_precision_is_noisy(is_updating: boo
     assert torch.equal(found, expected) is not is_updating
     assert (found - expected).abs().max() <= 0.01 * expected.abs().max()
     assert torch.equal(exact, x.float() @ x.float().T)
+
+
+@pytest.mark.parametrize("shapes", [(), (torch.Size([5, 5]),)], ids=["others", "its own"])
+def test_gradients_that_backward_collects_are_noisy(shapes: tuple[torch.Size, ...]) -> None:
+    """A weight that is used three times; whole numbers in fp32, so that no order matters."""
+    weight = torch.arange(25.0).view(5, 5).requires_grad_()
+    x = torch.arange(15.0).view(3, 5)
+
+    def gradient() -> Tensor:
+        weight.grad = None
+        torch.stack([(row * weight).sum() for row in x]).sum().backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    expected = gradient()
+    with Regrouping(Noise(1, Adapter(nn.Identity())), shapes):
+        found = gradient()
+        outside = weight.detach() + weight.detach()
+    assert torch.equal(found, expected) is not bool(shapes)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(outside, 2 * weight.detach())
