@@ -256,6 +256,10 @@ class _Check:
     ) -> Iterator[Note]:
         for text in self._sources.candidate.notes:
             yield Note(topic=Topic.RUN, text=text)
+        noisy = dict.fromkeys(text for source in self._sources.perturbed for text in source.notes)
+        for text in noisy:
+            if text not in self._sources.reference.notes:
+                yield Note(topic=Topic.YARDSTICK, text=text)
         for text in (*compared.aligned.candidate_batch.notes, *compared.aligned.notes):
             yield Note(topic=Topic.ALIGNMENT, text=text)
         inferred = [t.id for t in compared.aligned.tensors if t.candidate and t.candidate.notes]

@@ -183,7 +183,7 @@ class RecordingTracer:
         if self._is_inside:
             return  # the process ends in the middle of a step: the trace is not whole
         if self._regrouping is not None and self._done:
-            self._context.notes += self._regrouping.notes()
+            self._context.notes += self._regrouping.notes(self._context.adapter.roots)
         arrivals = self._context.arrivals
         self._recorder.close(
             Summary(

@@ -52,6 +52,7 @@ class Topic(StrEnum):
     """What a note is about."""
 
     RUN = "run"  # told by the run that was recorded
+    YARDSTICK = "yardstick"  # told by a perturbed reference, of its noise
     ALIGNMENT = "alignment"  # told by the alignment
     INFERRED_LAYOUTS = "inferred_layouts"
     LOSS_SCALE = "loss_scale"

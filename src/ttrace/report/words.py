@@ -163,6 +163,7 @@ FINDINGS = {
 
 TOPICS = {
     Topic.RUN: "{text}",
+    Topic.YARDSTICK: "tolerances: {text}",
     Topic.ALIGNMENT: "{text}",
     Topic.INFERRED_LAYOUTS: "layout inferred from the shape: {count} tensors, first {first}; no "
     "layout was declared; ttrace.annotate can declare it",

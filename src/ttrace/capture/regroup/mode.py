@@ -65,6 +65,7 @@ _RULES: dict[Any, Rule] = {
 }
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PRODUCTS = frozenset({_aten.mm, _aten.bmm, _aten.mv, _aten.addmm, _aten.baddbmm, _aten.addmv})
+_OTHER_FORMS = ("out", "dtype")  # into a tensor that is given, or to another dtype: left alone
 _ADDITIONS = frozenset({_aten.add, _aten.add_})
 
 
@@ -93,7 +94,8 @@ class Regrouping(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        rule = _RULES.get(func.overloadpacket)
+        is_other = func._overloadname.endswith(_OTHER_FORMS)  # noqa: SLF001  (nothing else tells)
+        rule = None if is_other else _RULES.get(func.overloadpacket)
         is_addition = func.overloadpacket in _ADDITIONS
         if rule is None and not is_addition:
             return func(*args, **kwargs)
@@ -125,20 +127,22 @@ class Regrouping(TorchDispatchMode):
         noisy = self._noise.on(total, f"addition {self._calls}")
         return total.copy_(noisy) if in_place else noisy
 
-    def notes(self) -> list[str]:
-        """What a person should know of the sums of this run."""
+    def notes(self, roots: Iterable[torch.nn.Module] = ()) -> list[str]:
+        """What a person should know of the sums of this run, and of the modules that ran."""
         found = [
             f"a sum was left in its order ({count} times): {fault}"
             for fault, count in self.faults.items()
         ]
-        if not self.regrouped:
+        if any(_is_compiled(module) for root in roots for module in root.modules()):
             found.append(
-                "no sum of this run could be made in another order (a compiled model hides them), "
-                "so its noise is that of module boundaries and weights alone"
+                "the sums of compiled modules stay in their order: there the noise is that of "
+                "module boundaries and weights alone"
             )
         return found
 
     def _divide(self, length: int, terms: int = 0) -> Bounds:
+        if length < 2:
+            return [(0, length)]
         parts = min(length, max(2, min(_MOST_PARTS, (terms or length) // _PART)))
         draw = random.Random(f"{self._noise.seed} {self._calls}")
         inner = {
@@ -146,3 +150,9 @@ class Regrouping(TorchDispatchMode):
         }
         edges = [0, *sorted(inner - {0, length}), length]
         return list(pairwise(edges))
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    wrapped = getattr(module, "_orig_mod", None)  # torch.compile(module)
+    in_place = getattr(module, "_compiled_call_impl", None)  # module.compile()
+    return wrapped is not None or in_place is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -179,11 +180,15 @@ def test_whole_numbers_are_added_as_they_are() -> None:
     assert not regrouping.regrouped
 
 
-def test_a_run_without_sums_says_so() -> None:
-    with regrouping_of(1) as regrouping:
-        draw(3).mul(2)
-    (note,) = regrouping.notes()
-    assert "no sum of this run" in note
+def test_compiled_modules_are_named() -> None:
+    plain, compiled = nn.Linear(2, 2), nn.Linear(2, 2)
+    compiled.compile()
+    whole: Any = torch.compile(plain)
+    regrouping = regrouping_of(1)
+    assert regrouping.notes([plain]) == []
+    for root in (nn.Sequential(plain, compiled), whole):
+        (note,) = regrouping.notes([root])
+        assert "compiled modules stay in their order" in note
 
 
 def test_a_fault_leaves_the_operator_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,3 +237,13 @@ def test_gradients_that_backward_collects_are_noisy(shapes: tuple[torch.Size, ..
     assert torch.equal(found, expected) is not bool(shapes)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert torch.equal(outside, 2 * weight.detach())
+
+
+def test_nothing_is_left_over_of_sums_of_nothing() -> None:
+    with regrouping_of(1) as regrouping:
+        found = [torch.zeros(0, 3).sum(0), torch.zeros(2, 0) @ torch.zeros(0, 3)]
+        out = torch.empty(2, 2)
+        torch.mm(torch.ones(2, 3), torch.ones(3, 2), out=out)
+    assert all(not value.any() for value in found)
+    assert bool((out == 3).all())
+    assert not regrouping.faults
