@@ -85,3 +85,22 @@ def test_what_was_found_before_is_not_run_again(
 def test_no_case_is_begun_after_the_time_is_up() -> None:
     late = perform(Task(cases=(SMALL[0],), until=0.0))
     assert (late.checks, late.errors) == ([], {})
+
+
+LONG_SUMS = [
+    Case(architecture="layernorm", batch=8, positions=2048, depth=1),
+    Case(architecture="layernorm", batch=8, positions=2048, depth=1, dtype="bf16"),
+    Case(architecture="resnet-frozen", batch=8, positions=1024, width=16),
+    Case(architecture="llama", batch=8, positions=16, layout="fsdp2", optimizer="muon"),
+    Case(architecture="gru", batch=8, positions=64, dtype="bf16", layout="accumulate4"),
+]
+
+
+@pytest.mark.parametrize("case", LONG_SUMS, ids=lambda case: case.key)
+def test_programs_that_were_accused_are_silent(case: Case) -> None:
+    """Sums over 16,384 rows, products in bf16 inside an optimizer, gradients over 64 positions."""
+    done = perform(Task(cases=(case,), until=float("inf")))
+    assert not done.errors
+    for check in done.checks:
+        assert check.alarms == 0
+        assert 0 < check.largest < 0.8
