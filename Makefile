@@ -8,7 +8,7 @@ DOCS := .venv/.docs
 JOBS ?= 1
 
 .PHONY: demo test test-slow test-browser browser-deps screenshots lint format docs
-.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power clean
+.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-yardsticks clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -93,6 +93,10 @@ bench-clean: $(STAMP)
 	$(BIN)/python -m benchmarks.clean --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.clean.table
 	$(BIN)/python -m benchmarks.clean.plots
+
+# Other yardsticks than the one that was chosen, on small models: minutes on one core.
+bench-yardsticks: $(STAMP)
+	$(BIN)/python -m benchmarks.yardsticks
 
 # Every layout in both precisions, every bug and its twin: hours on 2 cores, or JOBS=5 on 16. What
 # is in benchmarks/megatron.json is not run again.
