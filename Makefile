@@ -85,6 +85,7 @@ bench-power: $(STAMP)
 	$(BIN)/python -m benchmarks.power.depth
 	$(BIN)/python -m benchmarks.power.plots
 	$(BIN)/python -m benchmarks.power.table
+	$(BIN)/python -m benchmarks.power.draws
 
 # Correct runs of many architectures, none of which may raise an alarm: hours on 2 cores, or JOBS=5
 # on 16. What is in benchmarks/clean/clean.json is not run again: remove it after tolerances change.
