@@ -86,22 +86,6 @@ def grouped_norm(
     return joined(parts, x.shape, wanted)
 
 
-def batch_norm(
-    func: Any, divide: Divide, grad: Tensor, x: Tensor, weight: Tensor | None, *saved: Any
-) -> Gradients | None:
-    """In training samples depend on each other, and are only put in another order."""
-    *_, train, _, wanted = saved
-    bounds = divide(x.shape[0], x.numel() // x.shape[1])
-    if len(bounds) < 2:
-        return None
-    if not train:
-        parts = [func(grad[a:b], x[a:b], weight, *saved) for a, b in bounds]
-        return joined(parts, x.shape, wanted)
-    there = torch.cat([torch.arange(a, b, device=x.device) for a, b in reversed(bounds)])
-    of_input, *of_parameters = func(grad[there], x[there], weight, *saved)
-    return (of_input[there.argsort()] if wanted[0] else of_input), *of_parameters
-
-
 def convolution(
     func: Any, divide: Divide, x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any
 ) -> Tensor | None:

@@ -28,7 +28,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttrace.capture.noise import Noise
-from ttrace.capture.regroup import additions, layers
+from ttrace.capture.regroup import additions, batch_norm, layers
 from ttrace.capture.regroup.parts import Bounds, Rule
 
 # Chosen: a short sum is made in two parts, as two ranks make it; a long one in up to eight, which
@@ -57,7 +57,8 @@ _RULES: dict[Any, Rule] = {
     _aten.native_layer_norm_backward: layers.layer_norm,
     _aten._fused_rms_norm_backward: layers.rms_norm,  # noqa: SLF001  (it has no other name)
     _aten.native_group_norm_backward: layers.grouped_norm,
-    _aten.native_batch_norm_backward: layers.batch_norm,
+    _aten.native_batch_norm: batch_norm.forward,
+    _aten.native_batch_norm_backward: batch_norm.backward,
     _aten.convolution: layers.convolution,
     _aten.convolution_backward: layers.convolution_backward,
     _aten.embedding_dense_backward: layers.embedding,

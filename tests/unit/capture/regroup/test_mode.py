@@ -63,6 +63,7 @@ PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     ),
     "aten.native_group_norm_backward": (IMAGES, lambda x: nn.GroupNorm(2, 4, dtype=F64)(x)),
     "aten.native_batch_norm_backward": (IMAGES, lambda x: batch_norm(False)(x)),
+    "aten.native_batch_norm": (IMAGES, lambda x: batch_norm(True)(x)),
     "aten.convolution": (IMAGES, lambda x: F.conv2d(x, draw(3, 4, 3, 3), draw(3), padding=1)),
     "aten.convolution_backward": (IMAGES, lambda x: F.conv_transpose2d(x, draw(4, 3, 3, 3))),
     "aten.embedding_dense_backward": (
@@ -127,6 +128,25 @@ def test_gradients_of_parameters_are_the_same_but_for_rounding(name: str) -> Non
     assert not regrouping.faults
     for value, other in zip(found, expected, strict=True):
         torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_in_training_shows_what_its_sums_do() -> None:
+    """All of it: a synchronised one adds its sums otherwise, and is nearer to the exact result."""
+    x = draw(8, 4, 64, 64, dtype=torch.float32)
+
+    def found(dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+        layer = nn.BatchNorm2d(4, dtype=dtype)
+        results = [value.double() for value in gradients(layer, x.to(dtype))]
+        assert layer.running_var is not None
+        return results, layer.running_var.clone()
+
+    (exact, _), (plain, running) = found(F64), found(torch.float32)
+    with regrouping_of(1):
+        other, running_too = found(torch.float32)
+    assert torch.equal(running, running_too)
+    for expected, value, parted in zip(exact, plain, other, strict=True):
+        assert (value - parted).norm() > 0.3 * (value - expected).norm()
+        torch.testing.assert_close(parted, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_a_fused_recurrent_layer_is_made_in_parts() -> None:
