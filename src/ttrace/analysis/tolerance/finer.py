@@ -89,13 +89,18 @@ def finer_limits(
 
 
 def last_place(yardstick: Yardstick, statistic: Statistic, dims: tuple[int, ...]) -> float:
-    """What one unit in the last place of the largest elements does to a reading."""
-    eps = eps_of(yardstick.dtype)
-    if statistic is Statistic.ELEMENT:
-        return eps * yardstick.peak
+    """What rounding in the last place does: a unit of the largest element, half of all of a part.
+
+    Of a part of usual size: the noise of a larger one is larger, and was measured.
+    """
     if statistic in _SIGNED:
         return 0.0
-    return eps / 2 * part_norm(yardstick, dims)
+    unit = eps_of(yardstick.dtype)
+    if statistic is Statistic.ELEMENT:
+        return unit * yardstick.peak
+    parts = math.prod(yardstick.shape[dim] for dim in dims) if yardstick.shape else 1
+    usual = yardstick.reference_norm / math.sqrt(max(1, parts))
+    return unit * max(yardstick.peak, usual / 2)
 
 
 def part_norm(yardstick: Yardstick, dims: tuple[int, ...]) -> float:

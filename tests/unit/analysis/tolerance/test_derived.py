@@ -66,24 +66,23 @@ class TestInherited:
 
 
 class TestLastPlace:
-    def test_an_element_may_always_move_by_one_unit(self) -> None:
-        noisy = peaked(EPS, norm=10.0, peak=8.0)
-        quiet = replace(noisy, noise=(replace(noisy.noise[0], max_error=0.1 * EPS),))
-        found = limits_of(tolerances({key("a:grad.weight"): quiet})[key("a:grad.weight")])
-        assert Statistic.ELEMENT not in found or found[Statistic.ELEMENT] >= 8 * EPS
+    def limits(self, *, peak: float) -> dict[Statistic, float]:
+        """Of noise in the last bits, of which rows and elements show nearly nothing."""
+        noisy = peaked(10 * EPS, norm=10.0, peak=peak)
+        row = Slice(dims=(0,), index=(3,), error_norm=0.01 * EPS)
+        quiet = replace(noisy.noise[0], slices=(row,), max_error=0.01 * EPS)
+        id_ = key("a:grad.weight")
+        return limits_of(tolerances({id_: replace(noisy, noise=(quiet,))})[id_])
 
-    def test_a_row_by_half_a_unit_of_each_of_its_elements(self) -> None:
-        noisy = peaked(10 * EPS, norm=10.0, peak=1.0)
-        quiet = replace(
-            noisy,
-            noise=(
-                replace(
-                    noisy.noise[0], slices=(Slice(dims=(0,), index=(3,), error_norm=0.01 * EPS),)
-                ),
-            ),
-        )
-        found = limits_of(tolerances({key("a:grad.weight"): quiet})[key("a:grad.weight")])
-        assert found[Statistic.ROW] == pytest.approx(EPS / 2 * math.sqrt(10))
+    def test_an_element_may_always_move_by_one_unit(self) -> None:
+        assert self.limits(peak=4.0)[Statistic.ELEMENT] == pytest.approx(4 * EPS)
+
+    def test_so_may_the_row_that_has_it(self) -> None:
+        assert self.limits(peak=4.0)[Statistic.ROW] == pytest.approx(4 * EPS)
+
+    def test_a_row_of_usual_size_may_by_half_a_unit_of_each_of_its_elements(self) -> None:
+        usual = 10.0 / math.sqrt(10)
+        assert self.limits(peak=1.1)[Statistic.ROW] == pytest.approx(EPS * usual / 2)
 
 
 class TestFactors:
