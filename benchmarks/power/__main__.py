@@ -12,7 +12,7 @@ import argparse
 import json
 import math
 import statistics as stdlib_statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,18 @@ SAMPLES = (8, 512)  # of 32 tokens: 256 and 16,384 rows
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.power", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=15)
+    parser.add_argument("--seeds", type=int, default=15, help="0: take the clean runs of --out")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("--jobs", type=int, default=1, help="models at a time, 4 ranks each")
+    parser.add_argument("--samples", type=int, nargs="*", default=SAMPLES, help="to plant in")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("power.json"))
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     tasks = [(model, options.layouts.split(",")) for model in grid(seeds, options.device)]
-    runs: list[CleanRun] = []
+    known = json.loads(options.out.read_text()) if options.out.exists() else {}
+    runs = [CleanRun(**run) for run in known.get("runs", ())] if options.seeds == 0 else []
     for (model, _), found in in_parallel("clean runs", tasks, clean_runs, prepare, options.jobs):
         runs += found
         alarms = sum(run.alarms for run in found)
@@ -51,17 +53,22 @@ def main() -> None:
             layout,
             widenings(runs, dtype),
         )
-        for samples in SAMPLES
+        for samples in options.samples
         for dtype in ("float32", "bfloat16")
         for layout in SWEPT
     ]
     for _, result in in_parallel("planted errors", todo, sweep, prepare, options.jobs):
         swept += result
-    write(options.out, runs, swept)
+    write(options.out, runs, swept, known.get("detectable_at_95_percent", {}))
 
 
-def write(path: Path, runs: Sequence[CleanRun], swept: Sequence[Swept]) -> None:
-    """What docs/reference/power.md and its plots are made from."""
+def write(
+    path: Path,
+    runs: Sequence[CleanRun],
+    swept: Sequence[Swept],
+    known: Mapping[str, Any] | None = None,
+) -> None:
+    """What docs/reference/power.md and its plots are made from; `known` sizes of other rows."""
     alarms = {
         name: sum(run.worst[name] > 1 for run in runs if not run.isolated) for name in METHODS
     }
@@ -70,9 +77,10 @@ def write(path: Path, runs: Sequence[CleanRun], swept: Sequence[Swept]) -> None:
         "clean_runs_with_alarms": sum(run.alarms > 0 for run in runs),
         "plain_runs_with_alarms_by_method": alarms,
         "median_of_largest_ratio": stdlib_statistics.median(run.worst["ours"] for run in runs),
-        "detectable_at_95_percent": {
+        "detectable_at_95_percent": dict(known or {})
+        | {
             str(32 * samples): _table([one for one in swept if one.samples == samples])
-            for samples in SAMPLES
+            for samples in dict.fromkeys(one.samples for one in swept)
         },
         "roc": _roc(runs, [one for one in swept if one.samples == SAMPLES[0]]),
         "runs": [asdict(run) for run in runs],

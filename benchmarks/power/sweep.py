@@ -31,9 +31,9 @@ from zoo.workers import worker_pool
 
 SWEPT = ("split2", "tp2")  # simulated and real tensor parallelism
 TRIALS = 3  # of every kind of error in every tensor: other rows, elements, heads
-SMALLEST, LARGEST, STEPS = 1e-8, 1e3, 44  # 4 sizes a decade
+SMALLEST, LARGEST, STEPS = 1e-8, 1e3, 132  # 12 sizes a decade
 SCALES = tuple(10 ** (step / 10 - 3) for step in range(71))  # of thresholds, for the ROC
-_ROC_STEPS = range(0, STEPS + 1, 2)
+_ROC_STEPS = range(0, STEPS + 1, 6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
