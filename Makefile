@@ -4,6 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 MEGATRON := .venv/.megatron
 DOCS := .venv/.docs
+BENCH := .venv/.bench
 # Cases at a time, of up to 8 ranks each.
 JOBS ?= 1
 
@@ -23,6 +24,11 @@ $(MEGATRON): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps megatron-core==0.16.1
 	touch $@
 
+# Plots, and models of Hugging Face.
+$(BENCH): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
 demo: $(STAMP)
 	@echo "== a correct run must be silent =="
 	$(BIN)/ttrace demo
@@ -33,7 +39,7 @@ demo: $(STAMP)
 test: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m pytest -m "not slow"
 
-test-slow: $(STAMP) $(MEGATRON)
+test-slow: $(STAMP) $(MEGATRON) $(BENCH)
 	$(BIN)/python -m pytest -m slow
 
 # Debian's chromium and its driver; as root, or with sudo.
@@ -79,8 +85,7 @@ bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
 
 # Clean runs, planted errors, and the plots of docs/: half an hour on two cores.
-bench-power: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench-power: $(BENCH)
 	$(BIN)/python -m benchmarks.power --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.power.depth
 	$(BIN)/python -m benchmarks.power.plots
@@ -89,8 +94,7 @@ bench-power: $(STAMP)
 
 # Correct runs of many architectures, none of which may raise an alarm: hours on 2 cores, or JOBS=5
 # on 16. What is in benchmarks/clean/clean.json is not run again: remove it after tolerances change.
-bench-clean: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench-clean: $(BENCH)
 	$(BIN)/python -m benchmarks.clean --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.clean.table
 	$(BIN)/python -m benchmarks.clean.plots

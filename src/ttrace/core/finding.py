@@ -60,6 +60,7 @@ class Topic(StrEnum):
     DETERMINISTIC = "deterministic"
     NOT_DETERMINISTIC = "not_deterministic"
     NO_ROOT_CAUSE = "no_root_cause"
+    NO_EVIDENCE = "no_evidence"  # a run that would have told more did not end well
     MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
     RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
     BORDERLINE = "borderline"  # and only the traces at hand to decide by

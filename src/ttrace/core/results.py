@@ -161,7 +161,7 @@ class CheckResult:
 
     def __str__(self) -> str:
         """The headline of the report."""
-        from ttrace.report.wording import headline
+        from ttrace.report.overall import headline
 
         return headline(self)
 

@@ -26,6 +26,7 @@ from ttrace.analysis.isolate import write_plans
 from ttrace.capture.settings import Settings
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome, Strength, TensorResult, Verdict
+from ttrace.errors import CommandFailed
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Executor, TracedRun, Work
@@ -95,7 +96,11 @@ class Experiment:
             result.outcome is Outcome.EQUIVALENT and is_clear
         ):
             return result
-        return localized(result, self.isolate(candidate=Path(result.candidate)))
+        try:
+            isolation = self.isolate(candidate=Path(result.candidate))
+        except CommandFailed as error:
+            return _without(result, error)
+        return localized(result, isolation)
 
     def compare(self) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
@@ -150,7 +155,10 @@ class Experiment:
         first = compared(perturbed)
         if first.strength is not Strength.BORDERLINE:
             return first
-        more = self._perturbed(name, plan=plan, after=len(perturbed), count=_MORE_RUNS)
+        try:
+            more = self._perturbed(name, plan=plan, after=len(perturbed), count=_MORE_RUNS)
+        except CommandFailed as error:
+            return _without(first, error)
         result = compared([*perturbed, *more])
         note = Note(
             topic=Topic.MORE_RUNS,
@@ -183,6 +191,12 @@ class Experiment:
         )
         self.execute(run)
         return run.folder
+
+
+def _without(result: CheckResult, error: CommandFailed) -> CheckResult:
+    """The verdict that can be given, where a run that would have told more did not end well."""
+    note = Note(topic=Topic.NO_EVIDENCE, text=str(error))
+    return replace(result, notes=(*result.notes, note))
 
 
 def localized(result: CheckResult, isolation: CheckResult) -> CheckResult:

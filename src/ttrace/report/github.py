@@ -11,14 +11,14 @@ import re
 from pathlib import Path
 
 from ttrace.core.results import CheckResult
-from ttrace.report import view, wording
+from ttrace.report import overall, view
 
 _CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are where to look
 
 
 def workflow_commands(result: CheckResult) -> list[str]:
     """::error file=model.py,line=42,title=NOT EQUIVALENT%3A ...::reason"""
-    title = wording.headline(result)
+    title = overall.headline(result)
     if result.exit_code == 0:
         return [f"::notice title=TTrace::{_data(title)}"]
     level = "error" if result.exit_code == 1 else "warning"

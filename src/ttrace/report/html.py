@@ -22,7 +22,7 @@ from ttrace.core.evidence import Detail
 from ttrace.core.ids import Kind, KindGroup, display_module
 from ttrace.core.plain import to_dict
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report import view, wording
+from ttrace.report import overall, view, wording
 
 # In this order: each uses only what stands above it.
 SCRIPTS = ("dom", "scale", "data", "summary", "heat", "depth", "tensor", "settings", "main")
@@ -66,7 +66,7 @@ def render(result: CheckResult) -> str:
         "@STYLE@": _part("style.css"),
         "@SCRIPT@": script,
         "@DATA@": packed,
-        "@TITLE@": html.escape(wording.headline(result)),
+        "@TITLE@": html.escape(overall.headline(result)),
     }
     page = _part("page.html")
     for name, text in parts.items():
@@ -82,12 +82,12 @@ def payload(result: CheckResult) -> dict[str, Any]:
         comparisons.append(_comparison("isolated", result.isolation))
     evidence_in = 1 if result.blamed_in is result.isolation else 0
     return {
-        "headline": wording.headline(result),
+        "headline": overall.headline(result),
         "exit_code": result.exit_code,
         "look_first": view.look_first(result),
-        "follow_on": wording.follow_on(result),
-        "counts": wording.counts(result),
-        "nearness": wording.nearness(result),
+        "follow_on": overall.follow_on(result),
+        "counts": overall.counts(result),
+        "nearness": overall.nearness(result),
         "root_causes": [
             {
                 "where": cause.where,
@@ -109,8 +109,8 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "modules": [[m.path, m.class_name, m.source] for m in result.modules],
         "runs": [to_dict(run) for run in result.runs],
         "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
-        "not_covered": [[what, list(names)] for what, names in wording.not_covered(result)],
-        "notes": list(map(wording.note, result.notes)),
+        "not_covered": [[what, list(names)] for what, names in overall.not_covered(result)],
+        "notes": list(map(overall.note, result.notes)),
     }
 
 

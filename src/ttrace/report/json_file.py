@@ -13,7 +13,7 @@ from typing import Any
 
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
-from ttrace.report import view, wording
+from ttrace.report import overall, view, wording
 from ttrace.report.older import SCHEMAS, upgraded
 
 
@@ -30,7 +30,7 @@ def _add_words(result: CheckResult, data: dict[str, Any]) -> None:
     for entry, tensor in zip(data["tensors"], result.tensors, strict=True):
         entry["words"] = wording.finding(tensor)
     for entry, note in zip(data["notes"], result.notes, strict=True):
-        entry["words"] = wording.note(note)
+        entry["words"] = overall.note(note)
     if result.isolation is not None:
         _add_words(result.isolation, data["isolation"])
 

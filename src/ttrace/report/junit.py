@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 
 from ttrace.core.ids import display_module
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report import view, wording
+from ttrace.report import overall, view, wording
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -28,7 +28,7 @@ def render(result: CheckResult) -> str:
     for cause in view.root_causes(result):
         case = _case(suite, "culprit", cause.place)
         lines = [cause.reason, *(f"{e.id}: {e.sentence}" for e in cause.evidence)]
-        _add(case, "failure", wording.headline(result), lines)
+        _add(case, "failure", overall.headline(result), lines)
         failures += 1
     for module, tensors in modules.items():
         case = _case(suite, "module", display_module(module))
@@ -46,7 +46,7 @@ def render(result: CheckResult) -> str:
         _add(
             _case(suite, "ttrace", "something was compared"),
             "failure",
-            wording.headline(result),
+            overall.headline(result),
             [],
         )
         failures += 1

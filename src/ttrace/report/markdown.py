@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ttrace.core.results import CheckResult
-from ttrace.report import view, wording
+from ttrace.report import overall, view
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -19,7 +19,7 @@ _ROWS = 10  # chosen: as in the terminal
 
 def render(result: CheckResult) -> str:
     """Everything a colleague needs to begin."""
-    verdict, _, rest = wording.headline(result).partition(": ")
+    verdict, _, rest = overall.headline(result).partition(": ")
     lines = [f"### TTrace: {verdict}", "", code(rest) if result.exit_code else rest, ""]
     for cause in view.root_causes(result)[:_CULPRITS]:
         where = f" in {code(cause.source)}" if cause.source else ""
@@ -35,9 +35,9 @@ def render(result: CheckResult) -> str:
             ranks = ", ".join(map(str, tensor.ranks)) or "-"
             name = code(str(tensor.id), cell=True)
             lines.append(f"| {name} | {tensor.verdict.value} | {ratio} | {ranks} |")
-    lines += ["", wording.counts(result)]
-    lines += [near] if (near := wording.nearness(result)) else []
-    lines += [f"{what}: {len(names)}" for what, names in wording.not_covered(result)]
+    lines += ["", overall.counts(result)]
+    lines += [near] if (near := overall.nearness(result)) else []
+    lines += [f"{what}: {len(names)}" for what, names in overall.not_covered(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
-from ttrace.report import view, wording
+from ttrace.report import overall, view, wording
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -44,14 +44,14 @@ def console_on(out: TextIO) -> Console:
 def print_check(result: CheckResult, console: Console) -> None:
     """Print a whole result."""
     colour = ["bold green", "bold red", "bold yellow"][result.exit_code]
-    _say(console, wording.headline(result), style=colour)
+    _say(console, overall.headline(result), style=colour)
     causes = view.root_causes(result)
     for cause in causes[:_CULPRITS]:
         place = f"{cause.place}: " if len(causes) > 1 else ""
         _say(console, f"  {place}{cause.reason}")
     if len(causes) > _CULPRITS:
         _say(console, f"  {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")
-    if spread := wording.follow_on(result):
+    if spread := overall.follow_on(result):
         _say(console, f"  {spread}")
     shown = result.failures or result.undecided
     if shown:
@@ -60,8 +60,8 @@ def print_check(result: CheckResult, console: Console) -> None:
         _say(console, line(title, count=len(shown), total=len(result.tensors)))
         console.print(_table(shown[:_ROWS], console))
     _say(console, "")
-    _say(console, wording.counts(result))
-    if near := wording.nearness(result):
+    _say(console, overall.counts(result))
+    if near := overall.nearness(result):
         _say(console, near)
     for said in _coverage(result):
         _say(console, said)
@@ -182,9 +182,9 @@ def _number(value: float | None) -> str:
 def _coverage(result: CheckResult) -> list[str]:
     seen = result.coverage
     lines = [line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)]
-    lines += [f"{what}: {_few(names)}" for what, names in wording.not_covered(result)]
-    lines += [sampled] if (sampled := wording.sampled(result)) else []
-    return [*lines, *map(wording.note, result.notes)]
+    lines += [f"{what}: {_few(names)}" for what, names in overall.not_covered(result)]
+    lines += [sampled] if (sampled := overall.sampled(result)) else []
+    return [*lines, *map(overall.note, result.notes)]
 
 
 def _few(names: tuple[str, ...]) -> str:

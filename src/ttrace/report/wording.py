@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Reason
-from ttrace.core.finding import Finding, Note, Specifics
+from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
-from ttrace.core.results import CheckResult, Outcome, Strength, TensorResult, Verdict
+from ttrace.core.results import TensorResult, Verdict
 from ttrace.report.words import (
     FINDINGS,
     LINES,
@@ -25,7 +25,6 @@ from ttrace.report.words import (
     REASONS,
     STAGES,
     STATISTICS,
-    TOPICS,
     Line,
 )
 
@@ -41,64 +40,6 @@ _SIZES = {"ranks": Line.NUMBER, "microbatches": Line.NUMBER}
 
 def line(key: Line, **values: object) -> str:
     return LINES[key].format(**values)
-
-
-def headline(result: CheckResult) -> str:
-    """The outcome in one line; it names the first culprit."""
-    if result.outcome is Outcome.EQUIVALENT:
-        worst = max((r.ratio for r in result.tensors if r.ratio is not None), default=0.0)
-        equal = sum(r.statistics is not None and r.statistics.equal for r in result.tensors)
-        return line(Line.EQUIVALENT, compared=result.compared, equal=equal, worst=worst)
-    if result.outcome is Outcome.NOT_EQUIVALENT:
-        said = strength(result)
-        if not result.culprits:
-            return line(Line.NOT_EQUIVALENT, strength=said, place=result.failures[0].id)
-        others = len(result.culprits) - 1
-        more = line(Line.AND_MORE, count=others) if others else ""
-        return line(Line.NOT_EQUIVALENT, strength=said, place=place(result.culprits[0])) + more
-    if result.compared == 0:
-        return line(Line.NOTHING_COMPARED)
-    first = result.undecided[0]
-    return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
-
-
-def strength(result: CheckResult) -> str:
-    """How strong the evidence is, where it is not beyond doubt."""
-    if result.strength not in (Strength.BORDERLINE, Strength.STRONG):
-        return ""
-    ratio = result.blamed_in.largest_ratio
-    return line(Line.STRENGTH, strength=result.strength.value, ratio=ratio)
-
-
-def nearness(result: CheckResult) -> str:
-    """How near a run that does not fail came: the largest ratio of every kind."""
-    if result.outcome is Outcome.NOT_EQUIVALENT:
-        return ""
-    found = {kind: tensor.ratio for kind, tensor in result.nearest().items() if tensor.ratio}
-    kinds = [f"{kind.value.replace('_', ' ')} {found[kind]:.2g}" for kind in Kind if kind in found]
-    return line(Line.NEARNESS, kinds=", ".join(kinds)) if kinds else ""
-
-
-def follow_on(result: CheckResult) -> str:
-    """How far the mistake spreads, where an isolated run told it from what follows from it."""
-    if result.blamed_in is result:
-        return ""
-    modules = {failure.id.module for failure in result.failures}
-    count = len(result.culprits)
-    return line(
-        Line.FOLLOW_ON,
-        failures=len(result.failures),
-        modules=len(modules),
-        count=count,
-        s="s" * (count != 1),
-    )
-
-
-def counts(result: CheckResult) -> str:
-    """218 pass, 176 mismatch; tolerances from 1 perturbed reference run."""
-    found = ", ".join(f"{count} {verdict.value}" for verdict, count in result.counts().items())
-    runs = len(result.perturbed)
-    return line(Line.COUNTS, verdicts=found or line(Line.NO_COUNTS), runs=runs, s="s" * (runs != 1))
 
 
 def place(culprit: Culprit) -> str:
@@ -220,18 +161,6 @@ def _gain(gain: float) -> str:
     return f"{gain:.{max(2, 1 - math.floor(math.log10(distance)))}f}"
 
 
-def note(of_result: Note) -> str:
-    """What one should know of the whole comparison."""
-    return TOPICS[of_result.topic].format(
-        text=of_result.text,
-        count=of_result.count,
-        total=of_result.total,
-        first=of_result.first,
-        factor=math.nan if of_result.factor is None else of_result.factor,
-        gains=", ".join(f"{gain:.4g}" for gain in of_result.gains),
-    )
-
-
 def evidence_sentence(tensor: TensorResult) -> str:
     """row 3 of dim 0 is 1.2e+05 times what is allowed (0.4 > 3e-06), on ranks 2, 3."""
     worst = tensor.worst
@@ -287,29 +216,6 @@ def diagnosis(found: Diagnosis) -> str:
         factors=", ".join(factors[:_MOST_FACTORS]),
         dtype=found.dtype,
     )
-
-
-def sampled(result: CheckResult) -> str:
-    """Which share of large suspects a closer look has seen; empty where it was all of them."""
-    shares = [
-        detail.examined / math.prod(detail.shape)
-        for detail in result.blamed_in.details
-        if detail.examined is not None
-    ]
-    if not shares:
-        return ""
-    return line(Line.SAMPLED, count=len(shares), s="s" * (len(shares) > 1), least=min(shares))
-
-
-def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What was not seen, by kind; empty where everything was."""
-    seen = result.coverage
-    groups = (
-        (Line.UNFIRED, seen.unfired),
-        (Line.NEVER_CALLED, seen.never_called),
-        (Line.FAULTS, seen.faults),
-    )
-    return tuple((line(key), names) for key, names in groups if names)
 
 
 def _joined(*parts: str) -> str:

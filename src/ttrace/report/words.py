@@ -177,6 +177,7 @@ TOPICS = {
     "differ between two runs of it, first {first}; that distance counts as noise",
     Topic.NO_ROOT_CAUSE: "the isolated run found no root cause, as every module is right when it "
     "gets the reference's values: the places named are where the first difference was seen",
+    Topic.NO_EVIDENCE: "this stands without what a further run would have told: {text}",
     Topic.MORE_RUNS: "borderline with {total} perturbed run(s), the largest error {gains} of its "
     "tolerance: {count} further perturbed runs were made, and it is {factor:.2f}",
     Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
@@ -191,6 +192,7 @@ class Line(StrEnum):
     """Sentences about a result as a whole, and the pieces that others are made of."""
 
     EQUIVALENT = "equivalent"
+    EQUIVALENT_BUT = "equivalent_but"
     NOT_EQUIVALENT = "not_equivalent"
     STRENGTH = "strength"
     NEARNESS = "nearness"
@@ -233,6 +235,8 @@ class Line(StrEnum):
 LINES = {
     Line.EQUIVALENT: "EQUIVALENT: all {compared} tensors within tolerance ({equal} exactly equal, "
     "the largest error is {worst:.2f} of its tolerance)",
+    Line.EQUIVALENT_BUT: "EQUIVALENT: {within} of {compared} tensors within tolerance, "
+    "{borderline} borderline (up to {worst:.2f} of it) and right by themselves ({equal} exactly equal)",
     Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
     Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",

@@ -25,7 +25,7 @@ from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function
-from ttrace.report import json_file, view, wording
+from ttrace.report import json_file, overall, view, wording
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 from ttrace.testing.variables import KEPT, PAGES
@@ -71,7 +71,7 @@ def assert_equivalent(
 
 def failure_message(result: CheckResult, report: Path | None) -> str:
     """Headline, culprit, worst place, allowed value, and where the report is."""
-    lines = [wording.headline(result)]
+    lines = [overall.headline(result)]
     source = result.blamed_in
     shown = next(iter(result.failures or result.undecided), None)
     lines += [

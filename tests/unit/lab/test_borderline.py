@@ -10,13 +10,14 @@ import pytest
 
 from tests.support.made_results import tensor
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
-from ttrace.core.finding import Topic
+from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
+from ttrace.errors import CommandFailed
 from ttrace.lab import experiment as lab
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.run import TracedRun
-from ttrace.report import wording
+from ttrace.report import overall
 
 ID = TensorId.parse("step0/a:output.0")
 OTHER = TensorId.parse("step0/b:output.0")
@@ -46,14 +47,19 @@ class Told:
         monkeypatch: pytest.MonkeyPatch,
         plain: Sequence[CheckResult],
         isolated: Sequence[CheckResult] = (),
+        *,
+        dies: str = "",
     ) -> None:
         self.names: list[str] = []
+        self._dies = dies
         self._plain, self._isolated = list(plain), list(isolated)
         monkeypatch.setattr(lab, "check", lambda *_, **__: self._plain.pop(0))
         monkeypatch.setattr(lab, "check_isolated", lambda *_, **__: self._isolated.pop(0))
         monkeypatch.setattr(lab, "write_plans", lambda *_: None)
 
     def __call__(self, run: TracedRun) -> None:
+        if run.name == self._dies:
+            raise CommandFailed(f"the {run.name} run died")
         self.names.append(run.name)
 
     def diff(self, folder: Path) -> CheckResult:
@@ -95,7 +101,7 @@ def test_further_perturbed_runs_may_be_enough(
     assert told.names == [*PLAIN, *MORE]
     assert found.outcome is Outcome.EQUIVALENT
     assert topics(found) == [Topic.MORE_RUNS]
-    (said,) = map(wording.note, found.notes)
+    (said,) = map(overall.note, found.notes)
     assert f"the largest error {ratio:.4g} of its tolerance: 4 further" in said
     assert said.endswith("it is 0.50")
 
@@ -110,22 +116,21 @@ def test_what_is_right_by_itself_is_no_failure(
     assert found.tensors[0].verdict is Verdict.BORDERLINE
     assert found.culprits == ()
     assert topics(found) == [Topic.MORE_RUNS, Topic.RIGHT_BY_ITSELF]
+    assert str(found) == (
+        "EQUIVALENT: 0 of 1 tensors within tolerance, 1 borderline (up to 1.20 of it) and right by "
+        "themselves (0 exactly equal)"
+    )
 
 
-def test_what_is_wrong_by_itself_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = Told(monkeypatch, [result(1.3), result(1.2)], [result(40)])
+@pytest.mark.parametrize("ratio", [0.9, 1.3])
+def test_what_is_wrong_by_itself_is_named(
+    ratio: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where it hides below the limit of the plain comparison."""
+    told = Told(monkeypatch, [result(ratio), result(ratio)], [result(40)])
     found = told.diff(tmp_path)
     assert found.exit_code == 1
     assert str(found) == "NOT EQUIVALENT (strong, 40 times the tolerance): a, forward"
-
-
-def test_a_mistake_that_hides_below_the_limit_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    told = Told(monkeypatch, [result(0.9), result(0.9)], [result(300)])
-    found = told.diff(tmp_path)
-    assert found.exit_code == 1
-    assert str(found) == "NOT EQUIVALENT: a, forward"
 
 
 def test_an_isolated_run_that_is_borderline_gets_more_evidence_too(
@@ -162,3 +167,23 @@ def test_a_failure_of_another_kind_is_certain() -> None:
     missing = replace(result(0.9, verdict=Verdict.MISSING).tensors[0], ratio=None)
     found = replace(result(0.9), tensors=(missing,))
     assert found.strength is Strength.CERTAIN
+
+
+@pytest.mark.parametrize("dies", ["isolation/reference", "isolation/perturbed-1"])
+@pytest.mark.parametrize(("ratio", "exit_code"), [(0.9, 0), (1.3, 1), (400.0, 1)])
+def test_an_isolated_run_that_dies_leaves_the_verdict_that_stands(
+    ratio: float, exit_code: int, dies: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looks = 2 if result(ratio).strength is Strength.BORDERLINE else 1
+    found = Told(monkeypatch, [result(ratio)] * looks, dies=dies).diff(tmp_path)
+    assert found.exit_code == exit_code
+    assert found.notes[-1] == Note(topic=Topic.NO_EVIDENCE, text=f"the {dies} run died")
+
+
+def test_a_further_perturbed_run_that_dies_leaves_the_first_look(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = Told(monkeypatch, [result(1.3)], [result(40)], dies="perturbed-3")
+    found = told.diff(tmp_path)
+    assert found.exit_code == 1
+    assert topics(found) == [Topic.NO_EVIDENCE]

@@ -20,8 +20,8 @@ from ttrace.core.record import Record
 from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.report import wording
+from ttrace.report.overall import headline
 from ttrace.report.terminal import print_check, print_tensor
-from ttrace.report.wording import headline
 
 MEASURED = Statistics(
     count=64,

@@ -31,7 +31,7 @@ from ttrace.analysis.tolerance.factors import (
 from ttrace.analysis.tolerance.finer import Correlation, correlations, family, finer_limits
 from ttrace.analysis.tolerance.floors import Peers, loss_floors, norm_floors
 from ttrace.analysis.tolerance.moves import allowed_moves
-from ttrace.analysis.tolerance.yardstick import Yardstick, yardsticks
+from ttrace.analysis.tolerance.yardstick import Drawn, Key, Yardstick, yardsticks
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.readings import Statistic
 from ttrace.core.results import Limit, Tolerance
@@ -58,18 +58,19 @@ def tolerances(
     floors = {Kind.LOSS: loss_floors(known), Kind.GRAD_NORM: norm_floors(known)}
     peers = Peers.of(known)
     shared = correlations(known)
-    factors = Factors(judged=sum(len(y.drawn()) for y in known.values() if y.noise))
+    drawn = {id_: yardstick.drawn() for id_, yardstick in known.items() if yardstick.noise}
+    factors = Factors(judged=sum(map(len, drawn.values())))
     allowed = {
         id_: _tolerance(
             id_,
-            yardstick,
+            known[id_],
+            readings,
             summary_floor=floors.get(id_.kind, {}).get(id_.step, 0.0),
             peers=peers,
             correlation=shared.get(family(id_), Correlation()),
             factors=factors,
         )
-        for id_, yardstick in known.items()
-        if yardstick.noise
+        for id_, readings in drawn.items()
     }
     exact = {id_: tolerance for id_, tolerance in allowed.items() if _is_exact(id_)}
     allowed = derive(allowed, known, isolated=isolated) | exact
@@ -83,6 +84,7 @@ def tolerances(
 def _tolerance(
     id_: TensorId,
     yardstick: Yardstick,
+    readings: Mapping[Key, Drawn],
     *,
     summary_floor: float,
     peers: Peers,
@@ -92,7 +94,7 @@ def _tolerance(
     dtype = torch_dtype(yardstick.dtype)
     if not dtype.is_floating_point or _is_exact(id_):
         return _of_choices(id_, yardstick)
-    unit = yardstick.drawn()[Statistic.NORM, ()]
+    unit = readings[Statistic.NORM, ()]
     factor = factors.of(Statistic.NORM, unit.draws)
     floor, source = _floor(id_, yardstick, eps_of(dtype), peers)
     if summary_floor > floor:
@@ -102,7 +104,9 @@ def _tolerance(
     return Tolerance(
         error_norm=max(factor * max(unit.mean, floor), BIAS * unit.largest),
         source=f"{factor:.2g} x {source}",
-        limits=finer_limits(yardstick, norm_floor=floor, factors=factors, correlation=correlation),
+        limits=finer_limits(
+            yardstick, readings, norm_floor=floor, factors=factors, correlation=correlation
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ttrace.analysis.tolerance.factors import BIAS, MEASURED_SHARE, TINY, Factors
-from ttrace.analysis.tolerance.yardstick import Yardstick
+from ttrace.analysis.tolerance.yardstick import Drawn, Key, Yardstick
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.readings import Statistic
 from ttrace.core.results import Limit
@@ -61,7 +61,12 @@ def correlations(yardsticks: Mapping[TensorId, Yardstick]) -> dict[Family, Corre
 
 
 def finer_limits(
-    yardstick: Yardstick, *, norm_floor: float, factors: Factors, correlation: Correlation
+    yardstick: Yardstick,
+    readings: Mapping[Key, Drawn],
+    *,
+    norm_floor: float,
+    factors: Factors,
+    correlation: Correlation,
 ) -> tuple[Limit, ...]:
     """None where only the norm can be judged: too few elements, or too little noise was seen.
 
@@ -72,7 +77,7 @@ def finer_limits(
     if yardstick.volume < TINY or noise == 0 or unseen:
         return ()
     limits = []
-    for (statistic, dims), unit in yardstick.drawn().items():
+    for (statistic, dims), unit in readings.items():
         if statistic in _NOT_FINER:
             continue
         mean = max(unit.mean, jump)

@@ -6,7 +6,8 @@ mm(a, b)     mm(a[:, :k], b[:k]) + mm(a[:, k:], b[k:])
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,11 +72,10 @@ def average(
     divide: Divide,
     x: Tensor,
     dims: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
+    *keepdim: bool,
+    **dtype: Any,
 ) -> Tensor | None:
-    whole = add_up(func, divide, x, dims, keepdim, dtype=dtype)
+    whole = add_up(func, divide, x, dims, *keepdim, **dtype)
     return None if whole is None else whole.div_(_terms(x, dims))
 
 
@@ -145,11 +145,8 @@ def index_add(
     ]
     if not others:
         return None
-    result: Tensor = func(into, *first, alpha=alpha)
-    rest = torch.zeros_like(result)
-    for part in others:
-        rest.index_add_(*part, alpha=alpha)
-    return result.add_(rest)
+    add = partial(Tensor.index_add_, alpha=alpha)
+    return _with_others(func(into, *first, alpha=alpha), add, others)
 
 
 def scatter_add(
@@ -163,11 +160,7 @@ def scatter_add(
     ]
     if not others:
         return None
-    result: Tensor = func(into, *first)
-    rest = torch.zeros_like(result)
-    for part in others:
-        rest.scatter_add_(*part)
-    return result.add_(rest)
+    return _with_others(func(into, *first), Tensor.scatter_add_, others)
 
 
 def index_put(
@@ -188,8 +181,15 @@ def index_put(
     first, *others = [((flat[a:b],), of_flat[a:b]) for a, b in divide(flat.numel())]
     if not others:
         return None
-    result: Tensor = func(into, *first, accumulate)
+    add = partial(Tensor.index_put_, accumulate=True)
+    return _with_others(func(into, *first, accumulate), add, others)
+
+
+def _with_others(
+    result: Tensor, add: Callable[..., Any], others: Sequence[tuple[Any, ...]]
+) -> Tensor:
+    """What was scattered first, and the sum of the other parts by itself."""
     rest = torch.zeros_like(result)
     for part in others:
-        rest.index_put_(*part, accumulate=True)
+        add(rest, *part)
     return result.add_(rest)

@@ -1,0 +1,121 @@
+"""What is said of a result as a whole: its headline, how sure and how near it is, and its notes.
+
+    headline    NOT EQUIVALENT (strong, 12 times the tolerance): layers.1.feed_forward, backward
+    counts      218 pass, 176 mismatch; tolerances from 1 perturbed reference run
+    nearness    largest error / tolerance by kind: output 0.21, grad 0.27
+
+Enters: a CheckResult. Leaves: text. What is said of one tensor or culprit is in wording.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ttrace.core.finding import Note
+from ttrace.core.ids import Kind
+from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
+from ttrace.report.wording import finding, line, place
+from ttrace.report.words import TOPICS, Line
+
+
+def headline(result: CheckResult) -> str:
+    """The outcome in one line; it names the first culprit."""
+    if result.outcome is Outcome.EQUIVALENT:
+        return _equivalent(result)
+    if result.outcome is Outcome.NOT_EQUIVALENT:
+        said = strength(result)
+        if not result.culprits:
+            return line(Line.NOT_EQUIVALENT, strength=said, place=result.failures[0].id)
+        others = len(result.culprits) - 1
+        more = line(Line.AND_MORE, count=others) if others else ""
+        return line(Line.NOT_EQUIVALENT, strength=said, place=place(result.culprits[0])) + more
+    if result.compared == 0:
+        return line(Line.NOTHING_COMPARED)
+    first = result.undecided[0]
+    return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
+
+
+def _equivalent(result: CheckResult) -> str:
+    borderline = result.counts().get(Verdict.BORDERLINE, 0)
+    return line(
+        Line.EQUIVALENT_BUT if borderline else Line.EQUIVALENT,
+        compared=result.compared,
+        within=result.compared - borderline,
+        borderline=borderline,
+        equal=sum(r.statistics is not None and r.statistics.equal for r in result.tensors),
+        worst=max((r.ratio for r in result.tensors if r.ratio is not None), default=0.0),
+    )
+
+
+def strength(result: CheckResult) -> str:
+    """How strong the evidence is, where it is not beyond doubt."""
+    if result.strength not in (Strength.BORDERLINE, Strength.STRONG):
+        return ""
+    ratio = result.blamed_in.largest_ratio
+    return line(Line.STRENGTH, strength=result.strength.value, ratio=ratio)
+
+
+def nearness(result: CheckResult) -> str:
+    """How near a run that does not fail came: the largest ratio of every kind."""
+    if result.outcome is Outcome.NOT_EQUIVALENT:
+        return ""
+    found = {kind: tensor.ratio for kind, tensor in result.nearest().items() if tensor.ratio}
+    kinds = [f"{kind.value.replace('_', ' ')} {found[kind]:.2g}" for kind in Kind if kind in found]
+    return line(Line.NEARNESS, kinds=", ".join(kinds)) if kinds else ""
+
+
+def follow_on(result: CheckResult) -> str:
+    """How far the mistake spreads, where an isolated run told it from what follows from it."""
+    if result.blamed_in is result:
+        return ""
+    modules = {failure.id.module for failure in result.failures}
+    count = len(result.culprits)
+    return line(
+        Line.FOLLOW_ON,
+        failures=len(result.failures),
+        modules=len(modules),
+        count=count,
+        s="s" * (count != 1),
+    )
+
+
+def counts(result: CheckResult) -> str:
+    """218 pass, 176 mismatch; tolerances from 1 perturbed reference run."""
+    found = ", ".join(f"{count} {verdict.value}" for verdict, count in result.counts().items())
+    runs = len(result.perturbed)
+    return line(Line.COUNTS, verdicts=found or line(Line.NO_COUNTS), runs=runs, s="s" * (runs != 1))
+
+
+def sampled(result: CheckResult) -> str:
+    """Which share of large suspects a closer look has seen; empty where it was all of them."""
+    shares = [
+        detail.examined / math.prod(detail.shape)
+        for detail in result.blamed_in.details
+        if detail.examined is not None
+    ]
+    if not shares:
+        return ""
+    return line(Line.SAMPLED, count=len(shares), s="s" * (len(shares) > 1), least=min(shares))
+
+
+def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What was not seen, by kind; empty where everything was."""
+    seen = result.coverage
+    groups = (
+        (Line.UNFIRED, seen.unfired),
+        (Line.NEVER_CALLED, seen.never_called),
+        (Line.FAULTS, seen.faults),
+    )
+    return tuple((line(key), names) for key, names in groups if names)
+
+
+def note(of_result: Note) -> str:
+    """What one should know of the whole comparison."""
+    return TOPICS[of_result.topic].format(
+        text=of_result.text,
+        count=of_result.count,
+        total=of_result.total,
+        first=of_result.first,
+        factor=math.nan if of_result.factor is None else of_result.factor,
+        gains=", ".join(f"{gain:.4g}" for gain in of_result.gains),
+    )
