@@ -236,7 +236,8 @@ LINES = {
     Line.EQUIVALENT: "EQUIVALENT: all {compared} tensors within tolerance ({equal} exactly equal, "
     "the largest error is {worst:.2f} of its tolerance)",
     Line.EQUIVALENT_BUT: "EQUIVALENT: {within} of {compared} tensors within tolerance, "
-    "{borderline} borderline (up to {worst:.2f} of it) and right by themselves ({equal} exactly equal)",
+    "{borderline} borderline (up to {worst:.2f} of it) and right by themselves ({equal} exactly "
+    "equal)",
     Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
     Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
