@@ -9,7 +9,7 @@ BENCH := .venv/.bench
 JOBS ?= 1
 
 .PHONY: demo test test-slow test-browser browser-deps screenshots lint format docs
-.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-yardsticks clean
+.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-yardsticks clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -83,6 +83,10 @@ bench-record: $(STAMP)
 # 48 cases through the whole flow: about ten minutes on two cores.
 bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
+
+# Programs as people write them, correct and wrong.
+bench-programs: $(BENCH)
+	$(BIN)/python -m benchmarks.programs
 
 # Clean runs, planted errors, and the plots of docs/: half an hour on two cores.
 bench-power: $(BENCH)

@@ -1,0 +1,1 @@
+"""Programs as people write them, correct and wrong: what TTrace says of each."""

@@ -1,0 +1,1 @@
+"""Programs as people write them: correct ones, and an edit that makes each of them wrong."""

@@ -1,0 +1,46 @@
+"""Runs a script on one rank of a pool, as torchrun would: same variables, same `__main__`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import types
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as _C
+
+from zoo.programs.program import Run
+
+
+def run_script(run: Run) -> None:
+    """Everything one rank does. The pool's own process group makes room for the script's."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    address: list[object] = [_free_port() if rank == 0 else None]
+    dist.broadcast_object_list(address)
+    dist.destroy_process_group()
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(address[0]),
+    }
+    arguments, sys.argv = sys.argv, [str(run.path), *run.words]
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+    try:
+        torch.manual_seed(0)
+        names = vars(sys.modules["__main__"]) | {"__file__": str(run.path)}
+        exec(compile(run.text(), str(run.path), "exec"), names)
+    finally:
+        sys.argv, sys.modules["__main__"] = arguments, main
+        if not dist.is_initialized():  # the pool ends a group after every task
+            dist.init_process_group("gloo", store=_C.HashStore(), rank=0, world_size=1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
