@@ -80,8 +80,13 @@ def assert_close(found: Statistics, expected: Statistics, rel: float = 1e-6) -> 
     """Sums that may cancel are held to the scale of what was summed."""
     for name in ("count", "nonfinite_reference", "nonfinite_candidate", "unequal"):
         assert getattr(found, name) == getattr(expected, name), name
-    for name in ("error_norm", "reference_norm", "candidate_norm", "max_error"):
+    for name in ("error_norm", "reference_norm", "max_error"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=rel, abs=0), name
+    # Its square is summed as that of reference plus error: of opposite signs, those cancel.
+    scale = (expected.reference_norm + expected.error_norm) ** 2
+    assert found.candidate_norm**2 == pytest.approx(
+        expected.candidate_norm**2, rel=2 * rel, abs=2 * rel * scale
+    )
     scale = expected.reference_norm * max(expected.reference_norm, expected.candidate_norm)
     assert found.dot == pytest.approx(expected.dot, rel=rel, abs=rel * scale)
     scale = expected.error_norm * math.sqrt(expected.count)
@@ -116,6 +121,13 @@ def test_squares_that_overflow_or_underflow_float32_are_summed(
 
 def test_differences_that_overflow_float32_are_summed(kernel: Kernel) -> None:
     pair = torch.tensor([3e38, 1.0, -3e38]), torch.tensor([-3e38, 1.0, 3e38])
+    assert_close(measure(*pair, kernel), oracle(*pair))
+
+
+def test_a_candidate_smaller_than_the_error_is_measured_on_the_scale_of_both(
+    kernel: Kernel,
+) -> None:
+    pair = torch.tensor([-3.367878204063744e16]), torch.tensor([8564048824107008.0])
     assert_close(measure(*pair, kernel), oracle(*pair))
 
 
