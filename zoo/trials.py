@@ -20,10 +20,12 @@ from pathlib import Path
 from ttrace.core.blame import Blame, Culprit
 from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
+from ttrace.lab.conclusion import localized
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function, TracedRun
+from ttrace.trace.plan import first_plan
 from zoo.bug import Bug
 
 
@@ -60,8 +62,13 @@ class Trial:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it passed in the plain comparison and in the isolated one."""
-        return [result.exit_code for result in self.results] == [0, 0]
+        """Whether it passed in the plain comparison and in the isolated one.
+
+        What the isolated one finds to be harmless does not count in the plain one.
+        """
+        if self.isolated is None or self.isolated.exit_code:
+            return False
+        return localized(self.plain, self.isolated).exit_code == 0
 
     @property
     def is_seen_by_norm(self) -> bool:
@@ -121,7 +128,7 @@ class Trials:
             plain = experiment.compare()
             isolated = None
             if isolates_equivalent or plain.exit_code == 1:
-                isolated = experiment.isolate(candidate=Path(plain.candidate))
+                isolated = experiment.isolate(plain)
         return Trial(plain=plain, isolated=isolated, seconds=time.monotonic() - start)
 
     def compare(self, reference: Function, candidate: Function, *, steps: int = 1) -> CheckResult:
@@ -150,8 +157,8 @@ class Trials:
             LocalExecutor(self.pool)(run)
             return
         settings = run.settings
-        # Plans of a reference against itself are the same whenever they are written.
-        key = (run.work, replace(settings, folder=Path(), plan=None), settings.plan is not None)
+        plan = None if settings.plan is None else first_plan(settings.plan).read_bytes()
+        key = (run.work, replace(settings, folder=Path(), plan=None), plan)
         if key not in self._references:
             kept = self.folder / f"reference-{len(self._references)}"
             LocalExecutor(self.pool)(replace(run, settings=replace(settings, folder=kept)))

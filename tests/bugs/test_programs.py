@@ -16,7 +16,7 @@ def param(case: Program | Wrong) -> object:
     return pytest.param(case, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("program", map(param, programs().values()))
+@pytest.mark.parametrize("program", [param(each) for each in programs().values()])
 def test_a_correct_program_passes_and_all_of_it_is_judged(program: Program, trials: Trials) -> None:
     trial = try_program(trials, program)
     for result in trial.results:
@@ -24,7 +24,7 @@ def test_a_correct_program_passes_and_all_of_it_is_judged(program: Program, tria
     assert program.unjudged or not unjudged(trial.plain)
 
 
-@pytest.mark.parametrize("wrong", map(param, wrong_programs()))
+@pytest.mark.parametrize("wrong", [param(each) for each in wrong_programs()])
 def test_a_wrong_program_is_named_and_nothing_else(wrong: Wrong, trials: Trials) -> None:
     trial = try_wrong(trials, programs()[wrong.program], wrong)
     assert wrong.is_named_by(trial.named), explain(trial.told)

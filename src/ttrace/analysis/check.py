@@ -34,12 +34,14 @@ from ttrace.analysis.diagnose.examine import (
 )
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.localize import localize, localize_isolated
+from ttrace.analysis.notes import notes_of, repetition
 from ttrace.analysis.sources import Source, opened, require_comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.alignment import Pair
 from ttrace.core.blame import Culprit
+from ttrace.core.enclosure import Enclosure, is_enclosed
 from ttrace.core.evidence import Detail
-from ttrace.core.finding import Note, Topic
+from ttrace.core.finding import Note
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
@@ -75,16 +77,17 @@ def check_isolated(
     *,
     plans: Path,
     perturbed: Sequence[Path | str] = (),
+    enclosures: Sequence[Enclosure] = (),
     progress: Progress | None = None,
     engine: Engine | None = None,
 ) -> CheckResult:
     """Compare a run whose modules all started from the values of a reference recorded with taps.
 
     The perturbed references did, too. `plans` are the candidate's, which say what scales its
-    gradients may have.
+    gradients may have. What lies inside of `enclosures` kept its own values and is not judged.
     """
     with _opened(reference, candidate, perturbed, None) as sources:
-        return _Check(sources, progress, engine).result(read_scales(plans))
+        return _Check(sources, progress, engine, enclosures).result(read_scales(plans))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +136,15 @@ class _Compared:
 class _Check:
     """One check: what all of its steps share."""
 
-    def __init__(self, sources: _Sources, progress: Progress | None, engine: Engine | None) -> None:
+    def __init__(
+        self,
+        sources: _Sources,
+        progress: Progress | None,
+        engine: Engine | None,
+        enclosures: Sequence[Enclosure] = (),
+    ) -> None:
         self._sources = sources
+        self._enclosures = enclosures
         self._report = progress or (lambda *_: None)
         self._engine = engine or Serial()
         self._aligner = Aligner(sources.reference)
@@ -221,7 +231,7 @@ class _Check:
                 excused=moved_before(alignment.id, moved),
             )
             for order, alignment in enumerate(aligned.tensors)
-            if alignment.is_judged
+            if alignment.is_judged and not is_enclosed(alignment.id, self._enclosures)
         )
         if isolated is None:
             return tensors, localize(tensors, aligned.consumers)
@@ -254,20 +264,14 @@ class _Check:
     def _notes(
         self, compared: _Compared, again: Sequence[Mapping[TensorId, Measured]]
     ) -> Iterator[Note]:
-        for text in self._sources.candidate.notes:
-            yield Note(topic=Topic.RUN, text=text)
-        noisy = dict.fromkeys(text for source in self._sources.perturbed for text in source.notes)
-        for text in noisy:
-            if text not in self._sources.reference.notes:
-                yield Note(topic=Topic.YARDSTICK, text=text)
-        for text in (*compared.aligned.candidate_batch.notes, *compared.aligned.notes):
-            yield Note(topic=Topic.ALIGNMENT, text=text)
-        inferred = [t.id for t in compared.aligned.tensors if t.candidate and t.candidate.notes]
-        if inferred:
-            yield Note(topic=Topic.INFERRED_LAYOUTS, count=len(inferred), first=inferred[0])
+        sources = self._sources
+        yield from notes_of(
+            sources.reference, sources.candidate, sources.perturbed, compared.aligned
+        )
         if compared.scale.note is not None:
             yield compared.scale.note
-        yield from map(_repetition, again)
+        for measured in again:
+            yield repetition(_statistics(measured))
 
 
 def loss_scale(
@@ -288,13 +292,3 @@ def loss_scale(
 
 def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:
     return {id_: found.statistics for id_, found in measured.items()}
-
-
-def _repetition(measured: Mapping[TensorId, Measured]) -> Note:
-    differing = [id_ for id_, found in measured.items() if not found.statistics.equal]
-    return Note(
-        topic=Topic.NOT_DETERMINISTIC if differing else Topic.DETERMINISTIC,
-        count=len(differing),
-        total=len(measured),
-        first=differing[0] if differing else None,
-    )

@@ -7,19 +7,33 @@ localize/isolated.py names what is itself wrong; lab/experiment.py makes the run
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ttrace.analysis.align import Aligner
 from ttrace.analysis.check import loss_scale
 from ttrace.analysis.sources import opened
+from ttrace.core.enclosure import Enclosure, is_enclosed
+from ttrace.core.ids import TensorId
 from ttrace.trace.plan import IsolationPlan, PositionKey, plan_file
 
 
-def write_plans(reference: Path, run: Path, folder: Path) -> None:
-    """A plan for every rank of `run`, from a reference that was recorded with taps."""
+def write_plans(
+    reference: Path,
+    run: Path,
+    folder: Path,
+    *,
+    enclosures: Sequence[Enclosure] = (),
+    probes: Mapping[TensorId, float] | None = None,
+) -> None:
+    """A plan for every rank of `run`, from a reference that was recorded with taps.
+
+    What lies inside an enclosure is not overwritten. `probes` get an error of a relative size.
+    """
     with opened(("reference", reference), ("candidate", run)) as (tapped, candidate):
         aligned = Aligner(tapped).align(candidate)
         scales = loss_scale(tapped, candidate, aligned).scales
+    tensors = aligned.references()
     folder.mkdir(parents=True, exist_ok=True)
     for rank in candidate.trace.ranks:
         plan = IsolationPlan(
@@ -30,7 +44,9 @@ def write_plans(reference: Path, run: Path, folder: Path) -> None:
                 for (id_, owner, microbatch, origin), position in aligned.positions.items()
                 if owner == rank
             },
-            tensors=aligned.references(),
+            tensors=tensors,
             crops=aligned.crops,
+            kept=frozenset(id_ for id_ in tensors if is_enclosed(id_, enclosures)),
+            probes=probes or {},
         )
         plan.write(plan_file(folder, rank))

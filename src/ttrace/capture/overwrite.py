@@ -52,10 +52,25 @@ class Overwriter:
         position is not sits where its value does, unless it knows its own layout (`inner`). `dims`
         is the order in which the tensor's dims were recorded.
         """
-        result = self._cut(id_, microbatch, like, position_id, inner, dims)
+        is_kept = id_ in self._plan.kept
+        result = self._probed(id_, microbatch, like) if is_kept else None
+        if not is_kept:
+            result = self._cut(id_, microbatch, like, position_id, inner, dims)
         if result is None or self._noise is None:
             return result
         return self._noise.on(result, f"{id_}@{microbatch}")
+
+    def _probed(self, id_: TensorId, microbatch: int, own: torch.Tensor) -> torch.Tensor:
+        """This run's own values, with an error where the plan asks for one."""
+        local = self._adapter.to_local(own)[0].detach().clone()
+        size = self._plan.probes.get(id_)
+        if size is not None and local.is_floating_point():
+            generator = torch.Generator().manual_seed(_seed(f"{id_}@{microbatch}"))
+            wide = local.double()
+            error = torch.randn(tuple(local.shape), generator=generator, dtype=torch.float64)
+            rms = wide.square().mean().sqrt()
+            local = (wide + size * rms * error.to(local.device)).to(local.dtype)
+        return self._adapter.wrap_like(local, like=own)
 
     def fill(
         self, id_: TensorId, tensor: torch.Tensor, *, noisy: bool, layout: Layout | None = None
@@ -210,9 +225,13 @@ class Overwriter:
         return math.prod(self._axes.get(axis, (0, 1))[1] for axis in layout.partial)
 
     def _owned(self, values: torch.Tensor, key: str, index: int, count: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(xxhash.xxh3_64_intdigest(key.encode()) >> 1)
+        generator = torch.Generator().manual_seed(_seed(key))
         owner = torch.randint(count, tuple(values.shape), generator=generator)
         return torch.where(owner == index, values, torch.zeros((), dtype=values.dtype))
+
+
+def _seed(key: str) -> int:
+    return xxhash.xxh3_64_intdigest(key.encode()) >> 1
 
 
 def _is_shared_scalar(id_: TensorId, tensor: LogicalTensor) -> bool:

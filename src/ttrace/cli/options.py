@@ -28,3 +28,10 @@ SplitReductions = Annotated[
 PerturbedRuns = Annotated[
     int, typer.Option("--perturbed-runs", min=1, help="How many perturbed references to run.")
 ]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Fail also what is borderline, or differs inside a module without an effect.",
+    ),
+]

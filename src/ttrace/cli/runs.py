@@ -21,6 +21,7 @@ from ttrace.cli.options import (
     Reference,
     SplitReductions,
     Steps,
+    Strict,
     Timeout,
 )
 from ttrace.cli.screen import comparing, finish, say, waiting, write_json
@@ -83,6 +84,7 @@ def diff(
     isolate: Annotated[  # noqa: FBT002
         bool, typer.Option(help="After a failure, name the root cause (3 more runs).")
     ] = True,
+    strict: Strict = False,  # noqa: FBT002
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -97,6 +99,7 @@ def diff(
         perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
         repeats_reference=repeat_reference,
+        strict=strict,
     ) as experiment:
         result = experiment.diff() if isolate else experiment.compare()
     finish(result, experiment.folder, html, json_file)
@@ -110,6 +113,7 @@ def isolate(
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
     split_reductions: SplitReductions = 1,
+    strict: Strict = False,  # noqa: FBT002
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -123,6 +127,7 @@ def isolate(
         timeout_seconds=timeout,
         perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
+        strict=strict,
     ) as experiment:
         result = experiment.isolate()
     finish(result, experiment.folder, html, json_file)

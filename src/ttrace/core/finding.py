@@ -63,6 +63,7 @@ class Topic(StrEnum):
     NO_EVIDENCE = "no_evidence"  # a run that would have told more did not end well
     MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
     RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
+    HARMLESS = "harmless"  # modules that compute the same in another way inside
     BORDERLINE = "borderline"  # and only the traces at hand to decide by
 
 
@@ -92,3 +93,4 @@ class Note:
     first: TensorId | None = None
     factor: float | None = None
     gains: tuple[float, ...] = ()
+    modules: tuple[str | None, ...] = ()  # None is the step

@@ -36,6 +36,7 @@ class Verdict(StrEnum):
     PASS = "pass"
     MISMATCH = "mismatch"  # further from the reference than rounding explains
     BORDERLINE = "borderline"  # a little further, and right by itself in an isolated run
+    HARMLESS = "harmless"  # other inside a module from which everything leaves as it should
     CONFLICT = "conflict"  # replicas disagree
     INCOMPLETE = "incomplete"  # shards are missing
     MISSING = "missing"  # in the reference only
@@ -46,7 +47,15 @@ class Verdict(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        return self not in (Verdict.PASS, Verdict.BORDERLINE, Verdict.EXTRA, Verdict.UNDECIDED)
+        return self not in _NO_FAILURES
+
+
+_NO_FAILURES = frozenset(
+    {
+        *(Verdict.PASS, Verdict.BORDERLINE, Verdict.HARMLESS),
+        *(Verdict.EXTRA, Verdict.UNDECIDED),
+    }
+)
 
 
 class Outcome(StrEnum):
@@ -212,6 +221,8 @@ class CheckResult:
         found: dict[Kind, TensorResult] = {}
         for result in self.tensors:
             best = found.get(result.id.kind)
+            if result.verdict is Verdict.HARMLESS:
+                continue
             if result.ratio is not None and (best is None or result.ratio > (best.ratio or 0.0)):
                 found[result.id.kind] = result
         return found

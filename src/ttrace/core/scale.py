@@ -29,8 +29,11 @@ class Scales:
 
     def of(self, gain: float) -> float:
         """The allowed scale that a gain is; the likely one where it is none."""
-        nearest = self.nearest(gain)
-        return nearest if abs(gain / nearest - 1) <= MARGIN else self.likely
+        return self.likely if self.is_none(gain) else self.nearest(gain)
+
+    def is_none(self, gain: float) -> bool:
+        """Whether a gain is none of the allowed scales."""
+        return abs(gain / self.nearest(gain) - 1) > MARGIN
 
 
 def declared_scale(reference: int | None, candidate: int | None) -> float | None:

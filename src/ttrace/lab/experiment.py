@@ -9,6 +9,8 @@
            isolation/plans/         what each rank overwrites its values with
            isolation/perturbed-1    the isolated reference with noise
            isolation/candidate      the isolated candidate
+           isolation/kept           the same where some modules keep their own values inside, and
+                                    whether an error inside them would show
 
 Enters: the work of both sides. Leaves: results, and all traces in one folder. It must not know how
 work is run; executors do.
@@ -22,11 +24,20 @@ from pathlib import Path
 from typing import Any
 
 from ttrace.analysis.check import Progress, check, check_isolated
+from ttrace.analysis.effect import (
+    harmless,
+    probes,
+    right,
+    settled,
+    suspected,
+)
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.settings import Settings
+from ttrace.core.enclosure import Enclosure
 from ttrace.core.finding import Note, Topic
-from ttrace.core.results import CheckResult, Outcome, Strength, TensorResult, Verdict
+from ttrace.core.results import CheckResult, Outcome, Strength
 from ttrace.errors import CommandFailed
+from ttrace.lab.conclusion import localized, stands_without
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Executor, TracedRun, Work
@@ -44,6 +55,7 @@ def diff(
     repeat_reference: bool = False,
     split_reductions: int = 1,
     isolate: bool = True,
+    strict: bool = False,
     timeout_seconds: float = 1800.0,
     execute: Executor | None = None,
     progress: Progress | None = None,
@@ -55,8 +67,9 @@ def diff(
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
-    `isolate=False` saves the three or more runs that find the root cause. `execute` runs what is to
-    run somewhere else than on this machine.
+    `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
+    borderline, or differs inside a module without an effect outside of it. `execute` runs what is
+    to run somewhere else than on this machine.
     """
     experiment = Experiment(
         reference=reference,
@@ -67,6 +80,7 @@ def diff(
         perturbed_runs=perturbed_runs,
         repeats_reference=repeat_reference,
         split_reductions=split_reductions,
+        strict=strict,
         execute=execute or LocalExecutor(),
         progress=progress,
     )
@@ -85,6 +99,7 @@ class Experiment:
     perturbed_runs: int = 1
     repeats_reference: bool = False
     split_reductions: int = 1  # parts in which perturbed references add matmuls
+    strict: bool = False  # what differs without an effect fails too
     execute: Executor = field(default_factory=LocalExecutor)
     progress: Progress | None = None
 
@@ -97,10 +112,10 @@ class Experiment:
         ):
             return result
         try:
-            isolation = self.isolate(candidate=Path(result.candidate))
+            isolation = self.isolate(result)
         except CommandFailed as error:
-            return _without(result, error)
-        return localized(result, isolation)
+            return stands_without(result, error)
+        return localized(result, isolation, strict=self.strict)
 
     def compare(self) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
@@ -116,21 +131,71 @@ class Experiment:
 
         return self._decided(compared, perturbed, "perturbed")
 
-    def isolate(self, candidate: Path | None = None) -> CheckResult:
+    def isolate(
+        self, plain: CheckResult | None = None, *, candidate: Path | None = None
+    ) -> CheckResult:
         """Run the candidate with every module's input replaced by the reference's.
 
         What rounding does to a single module is measured on the reference under the same
-        replacement, with noise. `candidate`: its plain trace, where it has been recorded already;
-        only its alignment is used.
+        replacement, with noise. `plain` is the comparison, where it has been made already: what it
+        finds right tells what may be harmless. `candidate` is a plain trace of it, without one.
         """
+        if plain is not None:
+            candidate = Path(plain.candidate)
         if candidate is None:
             candidate = self._run("candidate", self.candidate)
         tapped = self._run("isolation/reference", self.reference, tap=True)
-        plans = self.folder / "isolation" / "plans"
-        write_plans(tapped, tapped, plans / "reference")
-        write_plans(tapped, candidate, plans / "candidate")
-        perturbed = self._perturbed("isolation/perturbed", plan=plans / "reference")
-        isolated = self._run("isolation/candidate", self.candidate, plan=plans / "candidate")
+        isolated = self._isolated("isolation", tapped, candidate)
+        enclosures = () if self.strict else suspected(plain, isolated)
+        if not enclosures:
+            return isolated
+        try:
+            return self._reconsidered(plain, isolated, enclosures, tapped, candidate)
+        except CommandFailed as error:
+            return stands_without(isolated, error)
+
+    def _reconsidered(
+        self,
+        plain: CheckResult | None,
+        isolated: CheckResult,
+        enclosures: Sequence[Enclosure],
+        tapped: Path,
+        candidate: Path,
+    ) -> CheckResult:
+        """Once more with these modules as one segment each: is what they give right?
+
+        Where it is, an error of the same size inside of them, in the reference, must show.
+        """
+        folder = "isolation/kept"
+        kept = self._isolated(folder, tapped, candidate, enclosures)
+        found = right(enclosures, kept)
+        errors = probes(found, isolated, plain)
+        if not errors:
+            return settled(isolated, kept, enclosures, ())
+        plans = self.folder / folder / "plans"
+        write_plans(tapped, tapped, plans / "probe", enclosures=enclosures, probes=errors)
+        probed = check_isolated(
+            tapped,
+            self._run(f"{folder}/probe", self.reference, plan=plans / "probe"),
+            plans=plans / "probe",
+            perturbed=kept.perturbed,
+            enclosures=enclosures,
+            progress=self.progress,
+        )
+        return settled(isolated, kept, enclosures, harmless(found, probed))
+
+    def _isolated(
+        self,
+        folder: str,
+        tapped: Path,
+        candidate: Path,
+        enclosures: Sequence[Enclosure] = (),
+    ) -> CheckResult:
+        plans = self.folder / folder / "plans"
+        write_plans(tapped, tapped, plans / "reference", enclosures=enclosures)
+        write_plans(tapped, candidate, plans / "candidate", enclosures=enclosures)
+        perturbed = self._perturbed(f"{folder}/perturbed", plan=plans / "reference")
+        isolated = self._run(f"{folder}/candidate", self.candidate, plan=plans / "candidate")
 
         def compared(noise: Sequence[Path]) -> CheckResult:
             return check_isolated(
@@ -138,10 +203,11 @@ class Experiment:
                 isolated,
                 plans=plans / "candidate",
                 perturbed=noise,
+                enclosures=enclosures,
                 progress=self.progress,
             )
 
-        return self._decided(compared, perturbed, "isolation/perturbed", plan=plans / "reference")
+        return self._decided(compared, perturbed, f"{folder}/perturbed", plan=plans / "reference")
 
     def _decided(
         self,
@@ -158,7 +224,7 @@ class Experiment:
         try:
             more = self._perturbed(name, plan=plan, after=len(perturbed), count=_MORE_RUNS)
         except CommandFailed as error:
-            return _without(first, error)
+            return stands_without(first, error)
         result = compared([*perturbed, *more])
         note = Note(
             topic=Topic.MORE_RUNS,
@@ -191,43 +257,3 @@ class Experiment:
         )
         self.execute(run)
         return run.folder
-
-
-def _without(result: CheckResult, error: CommandFailed) -> CheckResult:
-    """The verdict that can be given, where a run that would have told more did not end well."""
-    note = Note(topic=Topic.NO_EVIDENCE, text=str(error))
-    return replace(result, notes=(*result.notes, note))
-
-
-def localized(result: CheckResult, isolation: CheckResult) -> CheckResult:
-    """A comparison with the root causes that an isolated run found.
-
-    Where it finds none, what is borderline and right by itself is rounding that has grown.
-    """
-    if isolation.culprits:
-        return replace(result, culprits=isolation.culprits, isolation=isolation)
-    right = {r.id for r in isolation.tensors if r.verdict is Verdict.PASS}
-    excused = [r for r in result.failures if r.id in right]
-    if result.strength is Strength.BORDERLINE and len(excused) == len(result.failures):
-        return _excused(replace(result, isolation=isolation), excused)
-    note = Note(topic=Topic.NO_ROOT_CAUSE)
-    return replace(result, isolation=isolation, notes=(*result.notes, note))
-
-
-def _excused(result: CheckResult, excused: Sequence[TensorResult]) -> CheckResult:
-    ids = {tensor.id for tensor in excused}
-    note = Note(
-        topic=Topic.RIGHT_BY_ITSELF,
-        count=len(ids),
-        first=excused[0].id if excused else None,
-        factor=result.largest_ratio,
-    )
-    return replace(
-        result,
-        culprits=(),
-        notes=(*result.notes, note) if excused else result.notes,
-        tensors=tuple(
-            replace(tensor, verdict=Verdict.BORDERLINE) if tensor.id in ids else tensor
-            for tensor in result.tensors
-        ),
-    )

@@ -39,6 +39,7 @@ _SIGNS = {
     Verdict.PASS: "",
     Verdict.MISMATCH: "",
     Verdict.BORDERLINE: "",
+    Verdict.HARMLESS: "≈",
     Verdict.CONFLICT: "!",
     Verdict.INCOMPLETE: "∅",
     Verdict.MISSING: "∅",
@@ -51,6 +52,7 @@ _SIGNS = {
 _MEANINGS = {
     Verdict.CONFLICT: "replicas disagree",
     Verdict.MISSING: "missing",
+    Verdict.HARMLESS: "different without effect",
     Verdict.UNDECIDED: "undecided",
 }
 

@@ -10,12 +10,16 @@ Enters: a CheckResult. Leaves: text. What is said of one tensor or culprit is in
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ttrace.core.finding import Note
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, display_module
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
 from ttrace.report.wording import finding, line, place
 from ttrace.report.words import TOPICS, Line
+
+_SHOWN = 3  # chosen: modules of a note
+_OTHERS = {Verdict.BORDERLINE: Line.SOME_BORDERLINE, Verdict.HARMLESS: Line.SOME_HARMLESS}
 
 
 def headline(result: CheckResult) -> str:
@@ -35,15 +39,32 @@ def headline(result: CheckResult) -> str:
     return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
 
 
+def _some(modules: Sequence[str | None]) -> str:
+    """The first few by name, and how many more."""
+    names = [line(Line.THE_STEP) if m is None else display_module(m) for m in modules[:_SHOWN]]
+    more = len(modules) - len(names)
+    return ", ".join(names) + (line(Line.AND_MORE, count=more) if more else "")
+
+
 def _equivalent(result: CheckResult) -> str:
-    borderline = result.counts().get(Verdict.BORDERLINE, 0)
+    found = {
+        verdict: [t for t in result.tensors if t.verdict is verdict]
+        for verdict in (Verdict.BORDERLINE, Verdict.HARMLESS)
+    }
+    worst = max((tensor.ratio or 0.0 for tensor in result.nearest().values()), default=0.0)
+    others = [
+        line(_OTHERS[verdict], count=len(tensors), worst=worst)
+        for verdict, tensors in found.items()
+        if tensors
+    ]
+    outside = sum(t.statistics is not None for tensors in found.values() for t in tensors)
     return line(
-        Line.EQUIVALENT_BUT if borderline else Line.EQUIVALENT,
+        Line.EQUIVALENT_BUT if others else Line.EQUIVALENT,
         compared=result.compared,
-        within=result.compared - borderline,
-        borderline=borderline,
+        within=result.compared - outside,
+        others=", ".join(others),
         equal=sum(r.statistics is not None and r.statistics.equal for r in result.tensors),
-        worst=max((r.ratio for r in result.tensors if r.ratio is not None), default=0.0),
+        worst=worst,
     )
 
 
@@ -118,4 +139,5 @@ def note(of_result: Note) -> str:
         first=of_result.first,
         factor=math.nan if of_result.factor is None else of_result.factor,
         gains=", ".join(f"{gain:.4g}" for gain in of_result.gains),
+        modules=_some(of_result.modules),
     )

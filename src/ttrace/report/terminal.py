@@ -31,6 +31,7 @@ _COLOURS = {
     Verdict.PASS: "green",
     Verdict.EXTRA: "dim",
     Verdict.BORDERLINE: "yellow",
+    Verdict.HARMLESS: "dim",
     Verdict.UNDECIDED: "yellow",
 }
 

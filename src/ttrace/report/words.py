@@ -183,6 +183,10 @@ TOPICS = {
     Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
     "their tolerance, and the isolated run finds every one right when its module gets the "
     "reference's values, so that this is rounding that has grown",
+    Topic.HARMLESS: "different but equal: {count} tensors inside {modules}, first {first}, differ "
+    "from the reference, and everything that leaves there is right: outputs, gradients of inputs "
+    "and of weights; an error of that size at random would have shown there, or has no effect at "
+    "all (--strict fails this)",
     Topic.BORDERLINE: "borderline: the largest error is {factor:.2f} of its tolerance; further "
     "perturbed references, which `ttrace diff` runs by itself, and an isolated run decide it",
 }
@@ -193,6 +197,8 @@ class Line(StrEnum):
 
     EQUIVALENT = "equivalent"
     EQUIVALENT_BUT = "equivalent_but"
+    SOME_BORDERLINE = "some_borderline"
+    SOME_HARMLESS = "some_harmless"
     NOT_EQUIVALENT = "not_equivalent"
     STRENGTH = "strength"
     NEARNESS = "nearness"
@@ -230,14 +236,16 @@ class Line(StrEnum):
     NUMBER = "number"
     MAIN_GRADIENTS = "main_gradients"
     REDUCED_GRADIENTS = "reduced_gradients"
+    THE_STEP = "the_step"
 
 
 LINES = {
     Line.EQUIVALENT: "EQUIVALENT: all {compared} tensors within tolerance ({equal} exactly equal, "
     "the largest error is {worst:.2f} of its tolerance)",
-    Line.EQUIVALENT_BUT: "EQUIVALENT: {within} of {compared} tensors within tolerance, "
-    "{borderline} borderline (up to {worst:.2f} of it) and right by themselves ({equal} exactly "
-    "equal)",
+    Line.EQUIVALENT_BUT: "EQUIVALENT: {within} of {compared} tensors within tolerance, {others} "
+    "({equal} exactly equal)",
+    Line.SOME_BORDERLINE: "{count} borderline (up to {worst:.2f} of it) and right by themselves",
+    Line.SOME_HARMLESS: "{count} different without an effect",
     Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
     Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
@@ -276,6 +284,7 @@ LINES = {
     Line.AXIS: "the size of {name}",
     Line.NUMBER: "the number of {name}",
     Line.MAIN_GRADIENTS: "main gradients",
+    Line.THE_STEP: "the step as a whole",
     Line.REDUCED_GRADIENTS: "gradients reduced over data-parallel ranks",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,8 @@ class IsolationPlan:
     positions: Mapping[PositionKey, Position]
     tensors: Mapping[TensorId, LogicalTensor]
     crops: Mapping[TensorId, tuple[int, int]]  # dim and size where a padded vocabulary ends
+    kept: frozenset[TensorId] = frozenset()  # not overwritten: inside a module that is one segment
+    probes: Mapping[TensorId, float] = field(default_factory=dict)  # to get an error so large
 
     def write(self, file: Path) -> None:
         data = {
@@ -62,6 +64,8 @@ class IsolationPlan:
             ],
             "tensors": {str(id_): _tensor_json(tensor) for id_, tensor in self.tensors.items()},
             "crops": {str(id_): list(crop) for id_, crop in self.crops.items()},
+            "kept": sorted(map(str, self.kept)),
+            "probes": {str(id_): size for id_, size in self.probes.items()},
         }
         file.write_text(json.dumps(data))
 
@@ -81,6 +85,8 @@ class IsolationPlan:
             },
             tensors={TensorId.parse(id_): _tensor(t) for id_, t in data["tensors"].items()},
             crops={TensorId.parse(id_): (dim, size) for id_, (dim, size) in data["crops"].items()},
+            kept=frozenset(map(TensorId.parse, data.get("kept", ()))),
+            probes={TensorId.parse(id_): size for id_, size in data.get("probes", {}).items()},
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -93,6 +93,8 @@ class Reference:
         scales: Scales | None = None,
         noise_seed: int | None = None,
         crops: Mapping[TensorId, tuple[int, int]] | None = None,
+        kept: Iterable[TensorId] = (),
+        probes: Mapping[TensorId, float] | None = None,
     ) -> Overwriter:
         plan = IsolationPlan(
             reference=self._folder,
@@ -100,6 +102,8 @@ class Reference:
             positions={PositionKey(id_, 0, origin): p for id_, p in positions.items()},
             tensors=self._tensors,
             crops=crops or {},
+            kept=frozenset(kept),
+            probes=probes or {},
         )
         adapter = OneOfTwo(rank)
         noise = None if noise_seed is None else Noise(noise_seed, adapter)
@@ -241,3 +245,25 @@ def test_what_belongs_to_a_parameter_is_overwritten_in_place(
     overwriter.fill(MAIN_GRAD, gradient, noisy=noisy)
     torch.testing.assert_close(gradient, VALUES, rtol=1e-6, atol=0)
     assert gradient.equal(VALUES) != noisy
+
+
+def test_what_is_kept_stays_as_it_was_but_for_noise(reference: Reference) -> None:
+    reference.add(OUTPUT, VALUES)
+    own = VALUES + 1
+    alone = reference.overwriter({OUTPUT: at(FULL)}, kept=[OUTPUT])
+    noisy = reference.overwriter({OUTPUT: at(FULL)}, kept=[OUTPUT], noise_seed=1)
+    found, moved = (each.value(OUTPUT, 0, own, OUTPUT, None) for each in (alone, noisy))
+    assert found is not None
+    assert found.equal(own)
+    assert moved is not None
+    assert not moved.equal(own)
+    assert torch.allclose(moved, own, rtol=1e-6)
+
+
+def test_a_probe_is_an_error_of_the_size_that_is_asked_for(reference: Reference) -> None:
+    reference.add(OUTPUT, VALUES)
+    own = torch.randn(200, 300)
+    probing = reference.overwriter({OUTPUT: at(FULL)}, kept=[OUTPUT], probes={OUTPUT: 0.01})
+    found = probing.value(OUTPUT, 0, own, OUTPUT, None)
+    assert found is not None
+    assert float((found - own).norm() / own.norm()) == pytest.approx(0.01, rel=0.05)

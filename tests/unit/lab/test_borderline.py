@@ -55,7 +55,7 @@ class Told:
         self._plain, self._isolated = list(plain), list(isolated)
         monkeypatch.setattr(lab, "check", lambda *_, **__: self._plain.pop(0))
         monkeypatch.setattr(lab, "check_isolated", lambda *_, **__: self._isolated.pop(0))
-        monkeypatch.setattr(lab, "write_plans", lambda *_: None)
+        monkeypatch.setattr(lab, "write_plans", lambda *_, **__: None)
 
     def __call__(self, run: TracedRun) -> None:
         if run.name == self._dies:

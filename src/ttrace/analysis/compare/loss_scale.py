@@ -63,6 +63,8 @@ def find_loss_scale(
         either = Scales(allowed=(1.0, nearest))
         if either.nearest(_main_gain(comparator, pairs)) != 1.0:
             scales = Scales()
+    if scales.is_none(middle) and _is_undone(gains, comparator, pairs):
+        scales = Scales(allowed=(*scales.allowed, middle))
     factor = scales.of(middle)
     scales = replace(scales, likely=scales.nearest(middle))
     return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
@@ -101,6 +103,19 @@ def _main_gain(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> float:
     ]
     gains = [gain for gain in gains if math.isfinite(gain) and gain != 0]
     return stdlib_statistics.median(gains) if gains else 1.0
+
+
+def _is_undone(
+    gains: Sequence[float], comparator: Comparator, pairs: Mapping[TensorId, Pair]
+) -> bool:
+    """Whether every rank scales its loss alike, and main gradients are as they should be.
+
+    Those must be so to a tenth of what tells scales apart: a wrong scale shows in them.
+    """
+    spread = max(gains) - min(gains)
+    has_main = any(id_.kind is Kind.MAIN_GRAD for id_ in pairs)
+    is_alike = spread <= MARGIN * abs(stdlib_statistics.median(gains))
+    return has_main and is_alike and abs(_main_gain(comparator, pairs) - 1) <= MARGIN / 10
 
 
 def _scale_note(factor: float, gains: Sequence[float]) -> Note | None:
