@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from zoo.programs import data_parallel
+from zoo.programs import data_parallel, updates
 from zoo.programs.program import Program, Wrong
 
-_STYLES = (data_parallel,)
+_STYLES = (data_parallel, updates)
 
 
 def programs() -> dict[str, Program]:
