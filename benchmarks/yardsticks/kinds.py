@@ -51,15 +51,18 @@ def noisy(model: nn.Module, noise: Noise, *, weights: bool = True) -> Iterator[N
 
     leaves = [(name, each) for name, each in model.named_modules() if not list(each.children())]
     handles = [each.register_forward_hook(hook(name)) for name, each in leaves]
-    moved = list(model.named_parameters()) if weights else []
-    restore = [noise.on_parameter(parameter, name) for name, parameter in moved]
+    exact = {parameter: parameter.detach().clone() for parameter in model.parameters()}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters() if weights else ():
+            parameter.copy_(noise.on_weight(parameter, name))
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-        for put_back in restore:
-            put_back()
+        with torch.no_grad():
+            for parameter, values in exact.items():
+                parameter.copy_(values)
 
 
 def _noise(subject: Subject, seed: int, batch: Batch | None = None) -> Gradients:
@@ -96,11 +99,16 @@ def _by_length(subject: Subject, seed: int) -> Gradients:
     return by_length(_noise(subject, seed), subject.rows, seed)
 
 
-def _regrouped(subject: Subject, seed: int, *, weights: bool = True) -> Gradients:
+class _ExactWeights(Regrouping):
+    def weight(self, value: Tensor, key: str) -> Tensor:
+        return value
+
+
+def _regrouped(subject: Subject, seed: int, how: type[Regrouping] = Regrouping) -> Gradients:
     noise = Noise(seed, Adapter(subject.model))
-    sums = Regrouping(noise, {parameter.shape for parameter in subject.model.parameters()})
+    sums = how(noise, {parameter.shape for parameter in subject.model.parameters()})
     regrouping: AbstractContextManager[Any] = sums  # torch does not annotate its own
-    with noisy(subject.model, noise, weights=weights), regrouping:
+    with noisy(subject.model, noise, weights=False), regrouping:
         found = gradients(subject.model, subject.batch)
     assert sums.regrouped, "no sum was regrouped"
     assert not sums.faults, sums.notes()
@@ -108,7 +116,7 @@ def _regrouped(subject: Subject, seed: int, *, weights: bool = True) -> Gradient
 
 
 def _exact_weights(subject: Subject, seed: int) -> Gradients:
-    return _regrouped(subject, seed, weights=False)
+    return _regrouped(subject, seed, _ExactWeights)
 
 
 def _exact(subject: Subject, _: int) -> Gradients:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -226,7 +227,7 @@ class Parameters(Naming):
         """
         tensor = parameter.tensor
         if kind is Kind.OPTIMIZER:
-            for optimizer in self._given:
+            for optimizer in chain.from_iterable(map(_with_inner, self._given)):
                 # Not by index: asking a defaultdict would make a state.
                 for slot, state in leaves(optimizer.state.get(tensor, {}), parameter.name):
                     yield ParameterPart(slot=slot, tensor=state)
@@ -244,6 +245,11 @@ class Parameters(Naming):
         """The torch optimizers behind what a script gave as its optimizer. Default: the given."""
         self._given = tuple(given)
         return self._given
+
+
+def _with_inner(optimizer: Any) -> list[Any]:
+    """An optimizer that divides its states among ranks holds those of this rank in another."""
+    return [optimizer, *(each for each in vars(optimizer).values() if isinstance(each, Optimizer))]
 
 
 class Watch:

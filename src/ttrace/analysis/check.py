@@ -9,7 +9,6 @@ reference's values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +34,8 @@ from ttrace.analysis.diagnose.examine import (
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.notes import notes_of, repetition
-from ttrace.analysis.sources import Source, opened, require_comparable
+from ttrace.analysis.same_step import refusal
+from ttrace.analysis.sources import Source, Sources, comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.alignment import Pair
 from ttrace.core.blame import Culprit
@@ -67,7 +67,7 @@ def check(
     `repeated`: the reference once more as it is, which tells whether it is deterministic; where it
     is not, the distance between the two counts as noise.
     """
-    with _opened(reference, candidate, perturbed, repeated) as sources:
+    with comparable(reference, candidate, perturbed, repeated) as sources:
         return _Check(sources, progress, engine).result(None)
 
 
@@ -86,38 +86,8 @@ def check_isolated(
     The perturbed references did, too. `plans` are the candidate's, which say what scales its
     gradients may have. What lies inside of `enclosures` kept its own values and is not judged.
     """
-    with _opened(reference, candidate, perturbed, None) as sources:
+    with comparable(reference, candidate, perturbed, None) as sources:
         return _Check(sources, progress, engine, enclosures).result(read_scales(plans))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sources:
-    reference: Source
-    candidate: Source
-    perturbed: Sequence[Source]
-    repeated: Sequence[Source]
-
-
-@contextmanager
-def _opened(
-    reference: Path | str,
-    candidate: Path | str,
-    perturbed: Sequence[Path | str],
-    repeated: Path | str | None,
-) -> Iterator[_Sources]:
-    again = [] if repeated is None else [("repeated reference", repeated)]
-    noisy = [("perturbed reference", path) for path in perturbed]
-    with opened(("reference", reference), ("candidate", candidate), *noisy, *again) as found:
-        sources = _Sources(
-            reference=found[0],
-            candidate=found[1],
-            perturbed=found[2 : 2 + len(noisy)],
-            repeated=found[2 + len(noisy) :],
-        )
-        require_comparable(
-            sources.reference, sources.candidate, sources.perturbed, sources.repeated
-        )
-        yield sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +108,7 @@ class _Check:
 
     def __init__(
         self,
-        sources: _Sources,
+        sources: Sources,
         progress: Progress | None,
         engine: Engine | None,
         enclosures: Sequence[Enclosure] = (),
@@ -151,22 +121,19 @@ class _Check:
 
     def result(self, isolated: Scales | None) -> CheckResult:
         sources = self._sources
-        noise = [
-            self._compare(source, f"noise {number} of {len(sources.perturbed)}").measured
-            for number, source in enumerate(sources.perturbed, start=1)
-        ]
+        noise, refused = self._noise()
         again = [self._compare(s, s.role).measured for s in sources.repeated]
         compared = self._compare(sources.candidate, "candidate", isolated)
-        tensors, culprits = self._judge(compared, noise, again, isolated)
+        tensors, culprits = self._judge(compared, list(noise.values()), again, isolated)
         details = self._examine(suspects(tensors, culprits), compared)
         return CheckResult(
             reference=str(sources.reference.trace.path),
             candidate=str(sources.candidate.trace.path),
-            perturbed=tuple(str(source.trace.path) for source in sources.perturbed),
+            perturbed=tuple(str(source.trace.path) for source in noise),
             tensors=with_ranks(tensors, details),
             culprits=with_diagnoses(culprits, details),
             coverage=sources.candidate.coverage,
-            notes=tuple(self._notes(compared, again)),
+            notes=(*refused, *self._notes(compared, again)),
             details=details,
             runs=tuple(
                 source.facts
@@ -174,6 +141,19 @@ class _Check:
             ),
             modules=sources.candidate.modules,
         )
+
+    def _noise(self) -> tuple[dict[Source, Mapping[TensorId, Measured]], list[Note]]:
+        """Perturbed references that made the same step, measured; and why others were left out."""
+        found, refused = {}, []
+        for number, source in enumerate(self._sources.perturbed, start=1):
+            run = self._compare(source, f"noise {number} of {len(self._sources.perturbed)}")
+            measured = _statistics(run.measured)
+            why = refusal(self._sources.reference, source, run.pairs, measured)
+            if why is None:
+                found[source] = run.measured
+            else:
+                refused.append(why)
+        return found, refused
 
     def _compare(self, candidate: Source, what: str, isolated: Scales | None = None) -> _Compared:
         """Align one run with the reference and measure every pair."""
@@ -237,7 +217,13 @@ class _Check:
             return tensors, localize(tensors, aligned.consumers)
         unfired = frozenset(sources.candidate.coverage.unfired)
         displaced = {result.id for result in tensors if moved_before(result.id, moved)}
-        return tensors, localize_isolated(tensors, unfired=unfired, displaced=displaced)
+        culprits = localize_isolated(
+            tensors,
+            unfired=unfired,
+            displaced=displaced,
+            by_hand=sources.candidate.updated_by_hand,
+        )
+        return tensors, culprits
 
     def _examine(self, wanted: Sequence[TensorResult], compared: _Compared) -> tuple[Detail, ...]:
         """A closer look at the suspects."""

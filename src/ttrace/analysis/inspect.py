@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +105,14 @@ def view(path: Path, name: str) -> TensorView:
         tensor = _find(source, id_)
         statistics = None
         if not tensor.gaps:
-            reader, whole = BlockReader(source.spans), Accumulator()
+            reader, whole, nonfinite = BlockReader(source.spans), Accumulator(), 0
             for start, stop in blocks(tensor.shape):
                 values = reader.read(tensor.pieces, tensor.shape, start, stop)
                 whole.update(values, values)
+                nonfinite += int((~values.isfinite()).sum())
             reader.finish(tensor)
-            statistics = whole.result()
+            # Against itself an infinity is no difference.
+            statistics = replace(whole.result(), nonfinite_reference=nonfinite)
     return TensorView(id=id_, tensor=tensor, statistics=statistics)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ttrace.analysis.batch import Batch, ModelInputs, own_batch, read_model_inputs
@@ -46,6 +47,10 @@ class Source:
     def faults(self) -> tuple[str, ...]:
         """What could not be recorded."""
         return tuple(dict.fromkeys(fault for s in self.summaries for fault in s.faults))
+
+    @property
+    def updated_by_hand(self) -> bool:
+        return any(summary.updated_by_hand for summary in self.summaries)
 
     @property
     def notes(self) -> list[str]:
@@ -99,6 +104,39 @@ def opened(*paths: tuple[str, Path | str]) -> Iterator[list[Source]]:
             Source(role, trace, stack.enter_context(SpanReader(trace.path)))
             for role, trace in traces
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """All traces of one check."""
+
+    reference: Source
+    candidate: Source
+    perturbed: Sequence[Source]
+    repeated: Sequence[Source]
+
+
+@contextmanager
+def comparable(
+    reference: Path | str,
+    candidate: Path | str,
+    perturbed: Sequence[Path | str],
+    repeated: Path | str | None,
+) -> Iterator[Sources]:
+    """The traces of one check, open until the end; those that cannot be compared are refused."""
+    again = [] if repeated is None else [("repeated reference", repeated)]
+    noisy = [("perturbed reference", path) for path in perturbed]
+    with opened(("reference", reference), ("candidate", candidate), *noisy, *again) as found:
+        sources = Sources(
+            reference=found[0],
+            candidate=found[1],
+            perturbed=found[2 : 2 + len(noisy)],
+            repeated=found[2 + len(noisy) :],
+        )
+        require_comparable(
+            sources.reference, sources.candidate, sources.perturbed, sources.repeated
+        )
+        yield sources
 
 
 def require_comparable(

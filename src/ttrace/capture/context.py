@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -66,6 +67,15 @@ class StepContext:
     def end(self) -> None:
         self.number = None
         self.arrivals.end()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While open nothing is recorded, as between steps."""
+        number, self.number = self.number, None
+        try:
+            yield
+        finally:
+            self.number = number
 
     def id(self, module: str, kind: Kind, slot: str = "", *, call: int = 0) -> TensorId:
         assert self.number is not None

@@ -65,7 +65,6 @@ class RecordingTracer:
             context,
             self._weights,
             optimizers,
-            noise=noise,
             overwriter=overwriter,
             regrouping=self._regrouping,
         )
@@ -126,7 +125,6 @@ class RecordingTracer:
 
     def _abandon(self) -> None:
         """Leave a step that raised; its trace gets no end, so that it never looks whole."""
-        self._update.restore()
         self._close()
         self._forget()
 
@@ -149,6 +147,9 @@ class RecordingTracer:
 
         They are recorded after it: the gradients that arrive tell the microbatch of a loss.
         """
+        if not self._is_inside:
+            yield
+            return
         sequence = self._recorder.next_sequence()
         calls = self._context.calls
         calls.backward_microbatch = None
@@ -193,6 +194,7 @@ class RecordingTracer:
                 unfired=tuple(arrivals.unfired),
                 never_called=self._hooks.never_called() if self._done else (),
                 notes=tuple(self._context.notes),
+                updated_by_hand=self._update.by_hand,
             )
         )
 

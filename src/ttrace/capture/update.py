@@ -2,13 +2,15 @@
 
 Enters: the moments at which a framework reduces, clips and updates. Leaves: records of parameters,
 of their gradients at each of these moments, and of the optimizer's state. In an isolated run each
-is overwritten with the reference's once it is recorded; in a perturbed run parameters have noise
-until their gradients are taken.
+is overwritten with the reference's once it is recorded.
+
+Every parameter is recorded when its own optimizer begins its step: a discriminator's gradients are
+not those of the generator's loss, and an optimizer that steps inside backward leaves none behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,13 +19,14 @@ import torch
 from torch.optim import Optimizer
 
 from ttrace.adapters.base import Parameter
+from ttrace.adapters.patching import patched
 from ttrace.capture.clipping import watch_clipping
+from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
-from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.weights import WeightHooks
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, TensorId
 
 _MADE_NOISY = frozenset({Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD})
 
@@ -37,21 +40,22 @@ class Update:
         weights: WeightHooks,
         optimizers: Sequence[Any],
         *,
-        noise: Noise | None,
         overwriter: Overwriter | None,
         regrouping: Regrouping | None = None,
     ) -> None:
         self._context = context
         self._weights = weights
         self._optimizers = context.adapter.optimizers(optimizers)
-        self._noise = noise
         self._overwriter = overwriter
         self._regrouping = regrouping
-        self._restore: list[Callable[[], None]] = []
+        self.by_hand = False  # whether parameters are updated without an optimizer
         self._accumulated: set[int] = set()
-        self._updated: set[int] = set()
-        self._gradients_taken = False
-        self._clipped = self._clipped_taken = False
+        self._updated: set[int] = set()  # optimizers
+        self._taken: set[int] = set()  # parameters whose main gradient is recorded
+        self._given: set[int] = set()  # parameters whose gradient an optimizer was given
+        self._digests: dict[tuple[str, str], str] = {}  # of parameters before the step
+        self._changed = False
+        self._clipped = False
         self._norm: torch.Tensor | None = None
         self._handles = [
             handle
@@ -63,16 +67,11 @@ class Update:
         ]
 
     def begin(self) -> None:
-        self._gradients_taken = False
-        self._clipped = self._clipped_taken = False
+        self._clipped = self._changed = False
         self._norm = None
-        self._updated.clear()
-        self._accumulated.clear()
+        for seen in (self._updated, self._accumulated, self._taken, self._given):
+            seen.clear()
         self._each_parameter(Kind.PARAM)
-        if self._noise is not None:
-            for parameter in self._context.adapter.parameters():
-                key = f"step{self._context.number}/{parameter.module}:param.{parameter.name}"
-                self._restore.append(self._noise.on_parameter(parameter.tensor, key))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -80,76 +79,129 @@ class Update:
         adapter = self._context.adapter
         with (
             watch_clipping(self._before_clipping),
+            patched(torch.nn.Module, "zero_grad", self._around_zero_grad),
             adapter.watch_clipping(self._before_clipping),
             adapter.watch_accumulation(self._before_reduction),
-            adapter.watch_reduction(partial(self._each_parameter, Kind.REDUCED_GRAD)),
+            adapter.watch_reduction(self._after_reduction),
         ):
             yield
 
     def end(self) -> None:
         """Record what the step left behind."""
         self._take_gradients()
-        self._take_clipped()
+        self._give_gradients()
+        self._context.recorder.guarded("parameters without a local gradient", self._note_unseen)
         missing = len(self._optimizers) - len(self._updated)
         if missing:
-            self._context.notes.append(
-                f"step {self._context.number}: {missing} of {len(self._optimizers)} optimizers "
-                "made no step inside tracer.step(), so there are no updated parameters to compare"
+            lost = "" if self._updated else ", so there are no updated parameters to compare"
+            self._note(
+                f"{missing} of {len(self._optimizers)} optimizers made no step inside "
+                f"tracer.step(){lost}"
             )
-        elif self._optimizers:
+        self.by_hand |= not self._optimizers and self._weights.has_any
+        if self._updated or self.by_hand:
             self._each_parameter(Kind.OPTIMIZER)
             self._each_parameter(Kind.PARAM_AFTER)
-
-    def restore(self) -> None:
-        """Give parameters the values that they had before noise was added."""
-        for restore in self._restore:
-            restore()
-        self._restore.clear()
+            if not self._changed:
+                self._note("no parameter was changed inside tracer.step()")
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
 
-    def _before_update(self, *_: Any) -> None:
-        if self._context.number is not None:
-            self._take_gradients()
-            self._take_clipped()
-            self._tell_regrouping(is_updating=True)
+    def _before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        """What its step gets instead of its arguments; None leaves them as they are."""
+        if self._context.number is None:
+            return None
+        watched = partial(
+            watched_closure,
+            after_first=partial(self._meet, optimizer),
+            around_others=self._evaluating_again,
+        )
+        changed = exchange_closure(args, kwargs, watched)
+        if changed is None:
+            self._meet(optimizer)
+        return changed
+
+    @contextmanager
+    def _evaluating_again(self) -> Iterator[None]:
+        self._note("the closure was evaluated several times; the first evaluation is compared")
+        self._tell_regrouping(is_updating=False)
+        with self._context.paused():
+            yield
+        self._tell_regrouping(is_updating=True)
+
+    def _meet(self, optimizer: Optimizer) -> None:
+        """Record the gradients that this optimizer is given; its update comes next."""
+        owned = self._parameters_of(optimizer)
+        self._take_gradients(owned)
+        self._give_gradients(owned)
+        self._tell_regrouping(is_updating=True)
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._context.number is not None:
             self._updated.add(id(optimizer))
             self._tell_regrouping(is_updating=False)
 
+    def _around_zero_grad(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        """Who updates by hand leaves gradients until they are dropped."""
+        if not self._optimizers and self._weights.has_any:
+            self._take_gradients()
+        original(*args, **kwargs)
+
+    def _parameters_of(self, optimizer: Optimizer) -> list[Parameter]:
+        """All parameters where the optimizer works alone, or on tensors of its own."""
+        everything = list(self._context.adapter.parameters())
+        if len(self._optimizers) == 1:
+            return everything
+        ids = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+        return [p for p in everything if id(p.tensor) in ids] or everything
+
+    def _note(self, text: str) -> None:
+        note = f"step {self._context.number}: {text}"
+        if self._context.number is not None and note not in self._context.notes:
+            self._context.notes.append(note)
+
     def _tell_regrouping(self, *, is_updating: bool) -> None:
         if self._regrouping is not None:
             self._regrouping.is_updating = is_updating
 
-    def _take_gradients(self) -> None:
-        """Record main gradients once a step, before clipping or the first optimizer step.
+    def _take_gradients(self, parameters: Iterable[Parameter] | None = None) -> None:
+        """Record main gradients, once a step, before clipping or their optimizer's step.
 
         All are reduced by then.
         """
-        self.restore()
-        if not self._gradients_taken:
-            self._gradients_taken = True
-            self._each_parameter(Kind.MAIN_GRAD)
-            where = "parameters without a local gradient"
-            self._context.recorder.guarded(where, self._note_unseen)
+        for parameter in self._context.adapter.parameters() if parameters is None else parameters:
+            key = id(parameter.tensor)
+            if key not in self._taken and self._each_parameter(Kind.MAIN_GRAD, [parameter]):
+                self._taken.add(key)
+
+    def _give_gradients(self, parameters: Iterable[Parameter] | None = None) -> None:
+        """Record gradients as clipping left them, once a step, before their optimizer's step."""
+        for parameter in self._context.adapter.parameters() if parameters is None else parameters:
+            key = id(parameter.tensor)
+            if key not in self._given:
+                self._given.add(key)
+                if self._clipped:
+                    self._each_parameter(Kind.CLIPPED_GRAD, [parameter])
 
     def _note_unseen(self) -> None:
         adapter = self._context.adapter
         unseen = [
             f"{p.module}.{p.name}".lstrip(".")
             for p in adapter.parameters()
-            if adapter.main_grad(p.tensor) is not None and not self._weights.has(p.module, p.name)
+            if id(p.tensor) in self._taken and not self._weights.has(p.module, p.name)
         ]
         if unseen:
             more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
-            self._context.notes.append(
-                f"step {self._context.number}: no local gradient was seen of "
-                f"{', '.join(unseen[:3])}{more}, only the reduced one"
+            self._note(
+                f"no local gradient was seen of {', '.join(unseen[:3])}{more}, only the reduced one"
             )
+
+    def _after_reduction(self, parameters: Sequence[Parameter]) -> None:
+        self._each_parameter(Kind.REDUCED_GRAD, parameters)
 
     def _before_reduction(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._context.recorder.guarded(
@@ -158,6 +210,8 @@ class Update:
 
     def _take_accumulated(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         context, adapter = self._context, self._context.adapter
+        if context.number is None:
+            return
         reduced = {id(parameter) for parameter in parameters} - self._accumulated
         self._accumulated |= reduced
         for p in adapter.parameters():
@@ -176,6 +230,8 @@ class Update:
         whole = [norm]
 
         def take() -> None:
+            if self._context.number is None:
+                return
             whole[0] = None if norm is None else self._context.adapter.reduced(norm)
             self._take_norm(whole[0])
             whole[0] = self._isolated_norm(whole[0])
@@ -192,11 +248,7 @@ class Update:
                 self._context.recorder.value(self._context.id("", Kind.GRAD_NORM), norm)
         elif not self._is_first_norm(norm):
             # Parameters of several meshes are clipped in groups, by one common norm.
-            note = (
-                f"step {self._context.number}: gradients were clipped by several norms; the first "
-                "is kept"
-            )
-            self._context.notes += [] if note in self._context.notes else [note]
+            self._note("gradients were clipped by several norms; the first is kept")
 
     def _isolated_norm(self, norm: torch.Tensor | None) -> torch.Tensor | None:
         if norm is None or self._overwriter is None:
@@ -211,20 +263,32 @@ class Update:
         first, second = (self._context.adapter.to_local(each)[0] for each in (self._norm, norm))
         return bool((first == second).all())
 
-    def _take_clipped(self) -> None:
-        if self._clipped and not self._clipped_taken:
-            self._clipped_taken = True
-            self._each_parameter(Kind.CLIPPED_GRAD)
-
-    def _each_parameter(self, kind: Kind, parameters: Iterable[Parameter] | None = None) -> None:
+    def _each_parameter(self, kind: Kind, parameters: Iterable[Parameter] | None = None) -> int:
+        """How many tensors of this kind there were to record."""
+        found = 0
+        if self._context.number is None:
+            return found
         for parameter in self._context.adapter.parameters() if parameters is None else parameters:
             where = str(self._context.id(parameter.module, kind, parameter.name))
-            self._context.recorder.guarded(where, partial(self._take, kind, parameter))
+            take = partial(self._take, kind, parameter)
+            found += self._context.recorder.guarded(where, take) or 0
+        return found
 
-    def _take(self, kind: Kind, parameter: Parameter) -> None:
+    def _take(self, kind: Kind, parameter: Parameter) -> int:
+        found = 0
         for part in self._context.adapter.parts(kind, parameter):
+            found += 1
             id_ = self._context.id(parameter.module, kind, part.slot)
-            self._context.recorder.value(id_, part.tensor, layout=part.layout)
+            record = self._context.recorder.value(id_, part.tensor, layout=part.layout)
+            if record is not None and record.location is not None:
+                self._compare_with_before(id_, record.location.xxh3)
             if self._overwriter is not None:
                 noisy = kind in _MADE_NOISY
                 self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=part.layout)
+        return found
+
+    def _compare_with_before(self, id_: TensorId, digest: str) -> None:
+        if id_.kind is Kind.PARAM:
+            self._digests[id_.module, id_.slot] = digest
+        elif id_.kind is Kind.PARAM_AFTER:
+            self._changed |= self._digests.get((id_.module, id_.slot)) != digest

@@ -87,6 +87,11 @@ class WeightHooks:
         """Whether a gradient of this parameter was recorded in this step."""
         return (module, parameter) in self._seen
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a gradient of any parameter was recorded in this step."""
+        return bool(self._seen)
+
     def _pre_hook(self, path: str, below: Sequence[tuple[str, nn.Module]]) -> Callable[..., None]:
         def pre(module: nn.Module, *_: object) -> None:
             if self._context.number is not None:

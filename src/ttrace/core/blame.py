@@ -85,9 +85,11 @@ class Reason(StrEnum):
     CLIPPED_GRADIENTS = "clipped_gradients"
     CLIPS_ALONE = "clips_alone"
     OPTIMIZER_STATE = "optimizer_state"
+    STATE_OF_UNSEEN_GRADIENTS = "state_of_unseen_gradients"
     NO_STATE = "no_state"
     NEW_PARAMETER = "new_parameter"
     ALL_NEW_PARAMETERS = "all_new_parameters"
+    PARAMETERS_OF_UNSEEN_GRADIENTS = "parameters_of_unseen_gradients"
     PARAMETERS_BUT_NOT_COPIES = "parameters_but_not_copies"  # those in full precision pass
     BUFFER = "buffer"
     # of an older result file, in words that are not known any more

@@ -34,6 +34,7 @@ class Finding(StrEnum):
     REPLICAS_DISAGREE = "replicas_disagree"
     RECOMPUTATION_DIFFERS = "recomputation_differs"
     NONFINITE = "nonfinite"
+    OTHER_INFINITIES = "other_infinities"  # than those that the reference has on purpose
     # missing, extra, incomplete, shape; undecided where the run that lacks it had faults
     ONLY_IN_REFERENCE = "only_in_reference"
     ONLY_IN_CANDIDATE = "only_in_candidate"
@@ -53,6 +54,10 @@ class Topic(StrEnum):
 
     RUN = "run"  # told by the run that was recorded
     YARDSTICK = "yardstick"  # told by a perturbed reference, of its noise
+    # perturbed references that are no yardstick, and were left out
+    OTHER_START = "other_start"  # from other parameters
+    OTHER_CALLS = "other_calls"
+    OTHER_UPDATES = "other_updates"  # of another size
     ALIGNMENT = "alignment"  # told by the alignment
     INFERRED_LAYOUTS = "inferred_layouts"
     LOSS_SCALE = "loss_scale"

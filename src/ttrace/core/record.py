@@ -192,6 +192,7 @@ class Summary:
     never_called: tuple[str, ...] = ()  # module paths
     faults: tuple[str, ...] = ()  # exceptions inside hooks, kept away from the training run
     notes: tuple[str, ...] = ()
+    updated_by_hand: bool = False  # by no optimizer, from gradients that nothing overwrites
 
 
 def _count(value: Any) -> int | None:

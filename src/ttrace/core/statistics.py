@@ -30,11 +30,12 @@ class Slice:
 class Statistics:
     """What one pass over a pair measured; complex numbers count as two elements each.
 
-    An element that is NaN or Inf on either side is counted and left out, on both sides, of all
-    norms and sums. `unequal` looks at values: NaN equals NaN, and 0 equals -0. `dot`, and the
-    square of `candidate_norm`, are accurate on the scale of (reference_norm + error_norm)**2, and
-    `gain` to about 1e-6 of relative_error. Places are indices of the logical tensor, and empty
-    where nothing differs or where only pieces were given.
+    An element that is NaN or Inf on either side is left out, on both sides, of all norms and sums,
+    and counted unless both are the same infinity, as in a mask. `unequal` looks at values: NaN
+    equals NaN, and 0 equals -0. `dot`, and the square of `candidate_norm`, are accurate on the
+    scale of (reference_norm + error_norm)**2, and `gain` to about 1e-6 of relative_error. Places
+    are indices of the logical tensor, and empty where nothing differs or where only pieces were
+    given.
     """
 
     count: int

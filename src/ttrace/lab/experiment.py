@@ -120,7 +120,7 @@ class Experiment:
     def compare(self) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
         reference = self._run("reference", self.reference)
-        perturbed = self._perturbed("perturbed")
+        perturbed, lost = self._perturbed_or_why("perturbed")
         repeated = self._run("repeated", self.reference) if self.repeats_reference else None
         candidate = self._run("candidate", self.candidate)
 
@@ -129,7 +129,15 @@ class Experiment:
                 reference, candidate, perturbed=noise, repeated=repeated, progress=self.progress
             )
 
-        return self._decided(compared, perturbed, "perturbed")
+        result = self._decided(compared, perturbed, "perturbed")
+        return result if lost is None else _without(result, lost)
+
+    def _perturbed_or_why(self, name: str) -> tuple[list[Path], CommandFailed | None]:
+        """None, where one of them did not end well: much can be said without them."""
+        try:
+            return self._perturbed(name), None
+        except CommandFailed as error:
+            return [], error
 
     def isolate(
         self, plain: CheckResult | None = None, *, candidate: Path | None = None

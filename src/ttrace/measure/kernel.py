@@ -24,7 +24,7 @@ from ttrace.measure.sums import NO_SQUARES, Kernel, Squares, Sums
 _LIBRARY = Path(__file__).with_name("_kernel.so")
 
 # These mirror kernel.c: its ABI number and its enum type.
-_ABI = 4
+_ABI = 5
 _TYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 

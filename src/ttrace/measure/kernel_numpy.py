@@ -94,8 +94,9 @@ def _add_chunk(
     if not math.isfinite(rr + cc):
         finite_r, finite_c = r.isfinite(), c.isfinite()
         unequal &= ~(r.isnan() & c.isnan()).numpy()
-        sums.nonfinite_reference += int((~finite_r).sum())
-        sums.nonfinite_candidate += int((~finite_c).sum())
+        apart = r != c  # but for the infinities of a mask, and NaN equals nothing
+        sums.nonfinite_reference += int((~finite_r & apart).sum())
+        sums.nonfinite_candidate += int((~finite_c & apart).sum())
         neither = ~(finite_r & finite_c)
         r, c = r.masked_fill(neither, 0.0), c.masked_fill(neither, 0.0)
         rr, cc = _dot(r, r), _dot(c, c)

@@ -85,11 +85,15 @@ REASONS = {
     Reason.CLIPS_ALONE: "the candidate clips its gradients, the reference does not",
     Reason.OPTIMIZER_STATE: "the gradients it was given pass, {count} of {total} tensors of its "
     "state do not: {why}",
+    Reason.STATE_OF_UNSEEN_GRADIENTS: "{count} of {total} tensors of its state are wrong: {why}; "
+    "the gradients it was given were not seen",
     Reason.NO_STATE: "it has no state for {count} parameters that the reference's has: does it "
     "step on the parameters that the model uses?",
     Reason.NEW_PARAMETER: "its main gradient passes, {slots} does not: {why}",
     Reason.ALL_NEW_PARAMETERS: "main gradients pass, {count} of {total} new parameters do not: "
     "{why}",
+    Reason.PARAMETERS_OF_UNSEEN_GRADIENTS: "{count} of {total} new parameters are wrong: {why}; "
+    "the gradients that made them were not seen",
     Reason.PARAMETERS_BUT_NOT_COPIES: "the optimizer's copies in full precision pass, {count} of "
     "{total} new parameters do not: {why}",
     Reason.BUFFER: "everything else passes, {slots} does not: {why}",
@@ -148,6 +152,8 @@ FINDINGS = {
     Finding.RECOMPUTATION_DIFFERS: "recomputation differs from the original on {ranks} by "
     "{relative_error:.2g} relative",
     Finding.NONFINITE: "{nonfinite} NaN or Inf, the reference has none",
+    Finding.OTHER_INFINITIES: "infinite at other places: {nonfinite_reference} of the reference "
+    "are not here, {nonfinite} here are not there",
     Finding.ONLY_IN_REFERENCE: "only in the reference",
     Finding.ONLY_IN_CANDIDATE: "only in the candidate",
     Finding.NO_RANK_HOLDS: "no rank holds {gaps} of {shape}",
@@ -164,6 +170,12 @@ FINDINGS = {
 TOPICS = {
     Topic.RUN: "{text}",
     Topic.YARDSTICK: "tolerances: {text}",
+    Topic.OTHER_START: "a perturbed reference was left out: it started from other parameters than "
+    "the reference ({count} differ, first {first}); seed the run, or load the same values",
+    Topic.OTHER_CALLS: "a perturbed reference was left out: it made other calls than the reference "
+    "({count} tensors are in one of them only, first {first})",
+    Topic.OTHER_UPDATES: "a perturbed reference was left out: it updated parameters by another "
+    "amount than the reference, which is no rounding ({count} parameters, first {first})",
     Topic.ALIGNMENT: "{text}",
     Topic.INFERRED_LAYOUTS: "layout inferred from the shape: {count} tensors, first {first}; no "
     "layout was declared; ttrace.annotate can declare it",

@@ -81,25 +81,50 @@ class TestValues:
         assert torch.equal(x.grad, torch.arange(8.0))
 
 
-class TestParameters:
+class TestRange:
+    def test_what_is_at_most_one_stays_so(self) -> None:
+        """BCELoss refuses 1 + eps, acos makes it NaN."""
+        for edge in (1.0, -1.0):
+            x = torch.full((1000,), edge)
+            x[0] = 0.3
+            moved = noise().on(x, "key")
+            assert bool((moved.abs() <= 1).all())
+            assert not torch.equal(moved, x)
+
+    def test_what_is_not_negative_stays_so(self) -> None:
+        x = values(torch.float32).relu()
+        moved = noise().on(x, "key")
+        assert bool((moved >= 0).all())
+        assert torch.equal(moved == 0, x == 0)
+
+    def test_infinities_stay_where_they_are(self) -> None:
+        x = values(torch.float32)
+        x[::2] = -torch.inf
+        moved = noise().on(x, "key")
+        assert torch.equal(moved.isinf(), x.isinf())
+        assert not bool(moved.isnan().any())
+
+    @pytest.mark.parametrize("x", [torch.arange(9.0), torch.tensor([0.0, -torch.inf])])
+    def test_whole_numbers_and_masks_stay_as_they_are(self, x: Tensor) -> None:
+        assert torch.equal(noise().on(x, "key"), x)
+
+    def test_numbers_too_large_for_a_fraction_are_not_taken_as_whole(self) -> None:
+        x = torch.arange(128.0, 256.0).bfloat16()
+        assert not torch.equal(noise().on(x, "key"), x)
+
+
+class TestWeights:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_those_that_sum_in_their_own_type_are_shifted_and_restored(
-        self, dtype: torch.dtype
-    ) -> None:
+    def test_those_that_sum_in_their_own_type_are_shifted(self, dtype: torch.dtype) -> None:
         weight = nn.Parameter(values(dtype))
         before = weight.detach().clone()
-        restore = noise().on_parameter(weight, "key")
-        assert not torch.equal(weight, before)
-        restore()
+        assert not torch.equal(noise().on_weight(weight, "key"), before)
         assert torch.equal(weight, before)
-        assert torch.equal(weight.signbit(), before.signbit())
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_those_that_sum_in_a_wider_type_are_not(self, dtype: torch.dtype) -> None:
         weight = nn.Parameter(values(dtype))
-        before = weight.detach().clone()
-        noise().on_parameter(weight, "key")
-        assert torch.equal(weight, before)
+        assert torch.equal(noise().on_weight(weight, "key"), weight)
 
 
 class Run:
@@ -162,17 +187,28 @@ class TestRun:
         dropped = [run.trace.value("1:output.0") == 0 for run in (reference, noisy)]
         assert torch.equal(*dropped)
 
-    def test_weights_are_noisy_in_the_step_and_exact_at_the_update(self, noisy: Run) -> None:
-        assert not torch.equal(noisy.during, noisy.before)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_parameters_are_exact_throughout(self, dtype: torch.dtype, tmp_path: Path) -> None:
+        noisy = Run(tmp_path, 1, dtype)
+        assert torch.equal(noisy.during, noisy.before)
         assert torch.equal(noisy.at_update, noisy.before)
         assert torch.equal(noisy.trace.value("0:param.weight"), noisy.before)
         assert torch.equal(noisy.trace.value("0:param_after.weight"), noisy.weight())
         assert not torch.equal(noisy.weight(), noisy.before)
 
-    def test_weights_in_bf16_stay_as_they_are(self, tmp_path: Path) -> None:
-        run = Run(tmp_path, 1, torch.bfloat16)
-        assert torch.equal(run.during, run.before)
-        assert not torch.equal(run.weight(), run.before)
+    def test_an_update_by_hand_is_kept(self, tmp_path: Path) -> None:
+        model = nn.Linear(4, 4)
+        before = model.weight.detach().clone()
+
+        def step() -> None:
+            model(torch.rand(3, 4)).square().mean().backward()
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.data.add_(parameter.grad, alpha=-0.1)
+
+        trace = record(tmp_path, model, step, noise_seed=1)
+        assert not torch.equal(model.weight, before)
+        assert torch.equal(trace.value(":param_after.weight"), model.weight)
 
     def test_the_trace_says_that_it_is_perturbed(self, reference: Run, noisy: Run) -> None:
         assert noisy.trace.trace.ranks[0].info.noise_seed == 1

@@ -174,3 +174,90 @@ class TestBuffers:
     def test_that_did_not_are_not(self, tmp_path: Path) -> None:
         model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
         assert not any(":buffer" in name for name in self.run(tmp_path, model).ids)
+
+
+class TestClosures:
+    """An optimizer that is given a closure makes the gradients inside of its own step."""
+
+    @pytest.mark.parametrize("as_keyword", [False, True])
+    def test_gradients_are_those_that_the_closure_made(
+        self, model: Any, *, as_keyword: bool, tmp_path: Path
+    ) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen: list[Tensor] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            seen.append(model[0].weight.grad.clone())
+            return loss
+
+        def step() -> None:
+            model[0].weight.grad = torch.ones(4, 4)  # stale
+            optimizer.step(closure=closure) if as_keyword else optimizer.step(closure)
+
+        trace = record(tmp_path, model, step, optimizer)
+        assert len(seen) == 1
+        assert torch.equal(trace.value("0:main_grad.weight"), seen[0])
+        assert trace.summary.faults == trace.summary.notes == ()
+
+    def test_the_first_of_several_evaluations_is_recorded(self, model: Any, tmp_path: Path) -> None:
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+        losses: list[Tensor] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            clip_grad_norm_(model.parameters(), 1.0)
+            losses.append(loss.detach())
+            return loss
+
+        trace = record(tmp_path, model, lambda: optimizer.step(closure), optimizer)
+        assert len(losses) > 1
+        assert torch.equal(trace.value(":loss"), losses[0])
+        assert {each.microbatch for each in trace.trace.ranks[0].records} == {0}
+        assert torch.equal(trace.value("0:param_after.weight"), model[0].weight)
+        assert trace.summary.faults == ()
+        (note,) = trace.summary.notes
+        assert "the first evaluation is compared" in note
+
+
+class TestSeveralOptimizers:
+    def test_each_parameter_has_the_gradient_of_its_own_step(
+        self, model: Any, tmp_path: Path
+    ) -> None:
+        """As a discriminator and a generator are trained in turn."""
+        first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in model)
+
+        def step() -> None:
+            model(torch.ones(2, 4)).square().mean().backward()
+            first.step()
+            model.zero_grad()
+            model(torch.full((2, 4), 3.0)).square().mean().backward()
+            second.step()
+
+        trace = record(tmp_path, model, step, [first, second])
+        assert torch.equal(trace.value("1:main_grad.weight"), model[1].weight.grad)
+        assert not torch.equal(trace.value("0:main_grad.weight"), model[0].weight.grad)
+
+    def test_steps_inside_backward_leave_their_gradients(self, model: Any, tmp_path: Path) -> None:
+        optimizers = {p: torch.optim.Adam([p], lr=0.1) for p in model.parameters()}
+        seen: dict[nn.Parameter, Tensor] = {}
+
+        def update(parameter: nn.Parameter) -> None:
+            assert parameter.grad is not None
+            seen[parameter] = parameter.grad.clone()
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(update)
+        step = lambda: model(torch.ones(2, 4)).square().mean().backward()  # noqa: E731
+        trace = record(tmp_path, model, step, list(optimizers.values()))
+        for number in "01":
+            gradient = seen[model[int(number)].weight]
+            assert torch.equal(trace.value(f"{number}:main_grad.weight"), gradient)
+            assert f"{number}:optimizer.weight.exp_avg" in trace.ids
+        assert trace.summary.notes == ()

@@ -92,7 +92,7 @@ def test_an_unused_parameter_has_none_and_is_no_fault(tmp_path: Path) -> None:
     assert [r.microbatch for r in trace.records("always:grad.weight")] == [0, 1]
     assert [r.microbatch for r in trace.records("sometimes:grad.weight")] == [0]
     assert not trace.records("never:grad.weight")
-    assert (trace.summary.faults, trace.summary.notes) == ((), ())
+    assert trace.summary.faults == ()
 
 
 def test_a_frozen_parameter_has_none(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_parameters_used_by_a_parent_are_seen(tmp_path: Path) -> None:
     trace = record(tmp_path, model, lambda: model(x, x, x)[0].square().mean().backward())
     found = trace.value("out_proj:grad.weight")
     assert torch.equal(found, model.out_proj.weight.grad)
-    assert trace.summary.notes == ()
+    assert not any("no local gradient" in note for note in trace.summary.notes)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

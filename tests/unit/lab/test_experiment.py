@@ -11,6 +11,7 @@ import pytest
 import ttrace
 from tests.support import tiny_train
 from tests.support.made_results import made
+from ttrace.core.finding import Topic
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import experiment as lab
@@ -110,6 +111,20 @@ class TestRuns:
     ) -> None:
         clean.experiment(tmp_path, repeats_reference=True).compare()
         assert clean.names == ["reference", "perturbed-1", "repeated", "candidate"]
+
+    def test_a_perturbed_one_that_dies_leaves_what_can_be_said(
+        self, clean: Watched, tmp_path: Path
+    ) -> None:
+        def execute(run: TracedRun) -> None:
+            clean(run)
+            if run.settings.noise_seed is not None:
+                raise CommandFailed("it died of noise")
+
+        result = replace(clean.experiment(tmp_path), execute=execute).compare()
+        assert clean.names == ["reference", "perturbed-1", "candidate"]
+        assert clean.judged == [(tmp_path / "reference", tmp_path / "candidate")]
+        note = result.notes[-1]
+        assert (note.topic, note.text) == (Topic.NO_EVIDENCE, "it died of noise")
 
 
 def train(scale: float = 1.0) -> None:

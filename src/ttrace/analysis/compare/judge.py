@@ -142,7 +142,10 @@ def _verdict(
 ) -> tuple[Verdict, Finding | None]:
     found, worst = measured.statistics, _worst(measured)
     if found.nonfinite_reference:
-        return Verdict.UNDECIDED, Finding.REFERENCE_NONFINITE
+        # Infinities that a perturbed reference has at the same places are there on purpose.
+        if tolerance is None:
+            return Verdict.UNDECIDED, Finding.REFERENCE_NONFINITE
+        return Verdict.NONFINITE, Finding.OTHER_INFINITIES
     if found.nonfinite_candidate:
         return Verdict.NONFINITE, Finding.NONFINITE
     if worst is not None and _is_conflict(worst, candidate, tolerance):
@@ -178,7 +181,14 @@ def _with_moves(result: TensorResult, moved: int, allowed: float) -> TensorResul
 
 
 def _worst(measured: Measured) -> Disagreement | None:
-    return max(measured.disagreements, key=lambda d: d.statistics.error_norm, default=None)
+    def size(one: Disagreement) -> tuple[bool, float]:
+        return _has_other_infinities(one), one.statistics.error_norm
+
+    return max(measured.disagreements, key=size, default=None)
+
+
+def _has_other_infinities(one: Disagreement) -> bool:
+    return bool(one.statistics.nonfinite_reference or one.statistics.nonfinite_candidate)
 
 
 def _ranks(measured: Measured) -> tuple[int, ...]:
@@ -194,7 +204,7 @@ def _is_conflict(
     eps, found = eps_of(candidate.dtype), worst.statistics
     replica = max(eps, _RANDOM_ORDER_EPS * _FP32_EPS) * found.reference_norm if eps else 0.0
     limit = replica if tolerance is None else min(replica, tolerance.error_norm)
-    return found.error_norm > limit
+    return _has_other_infinities(worst) or found.error_norm > limit
 
 
 def _conflict(measured: Measured, candidate: LogicalTensor) -> Specifics | None:

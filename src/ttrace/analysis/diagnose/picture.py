@@ -51,7 +51,8 @@ class Picture:
         first_row = int(np.ravel_multi_index(start[:-1], self._shape[:-1])) if start[:-1] else 0
         width = expected.shape[-1] if expected.dim() else 1
         left, right = _matrix(expected, width), _matrix(found, width)
-        squares, reference = np.square(right - left), np.square(left).sum(axis=1)
+        with np.errstate(invalid="ignore"):  # infinities of a mask
+            squares, reference = np.square(right - left), np.square(left).sum(axis=1)
         errors = squares.sum(axis=1)
         # One NaN or Inf anywhere makes these sums non-finite, so that clean boxes are not searched.
         is_clean = math.isfinite(float(errors.sum() + reference.sum()))

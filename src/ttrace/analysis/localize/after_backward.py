@@ -151,12 +151,11 @@ def _optimizer_state(results: Sequence[TensorResult], _: Consumers) -> tuple[Cul
     states, failed = of_kind(results, Kind.OPTIMIZER)
     if not failed:
         return ()
-    culprit = _of_stage(
-        Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE), Reason.OPTIMIZER_STATE, failed, states
-    )
+    seen = _are_gradients_seen(failed, results)
+    reason = Reason.OPTIMIZER_STATE if seen else Reason.STATE_OF_UNSEEN_GRADIENTS
+    culprit = _of_stage(Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE), reason, failed, states)
     if all(result.verdict is Verdict.MISSING for result in failed):
-        owners = {(result.id.module, result.id.slot.partition(".")[0]) for result in failed}
-        return (replace(culprit, reason=Reason.NO_STATE, count=len(owners), total=0),)
+        return (replace(culprit, reason=Reason.NO_STATE, count=len(_owners(failed)), total=0),)
     return (culprit,)
 
 
@@ -164,14 +163,26 @@ def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     updated, failed = of_kind(results, Kind.PARAM_AFTER)
     if not failed:
         return ()
-    reason = Reason.ALL_NEW_PARAMETERS
+    seen = _are_gradients_seen(failed, results)
+    reason = Reason.ALL_NEW_PARAMETERS if seen else Reason.PARAMETERS_OF_UNSEEN_GRADIENTS
     copies = [result for result in updated if result.id.slot.endswith(MASTER)]
     if copies and not any(result.verdict.is_failure for result in copies):
         updated = [result for result in updated if not result.id.slot.endswith(MASTER)]
         reason = Reason.PARAMETERS_BUT_NOT_COPIES
-    if not is_everywhere(failed, updated):
+    if seen and not is_everywhere(failed, updated):
         return by_module(failed, Phase.UPDATE, Reason.NEW_PARAMETER)
     return (_of_stage(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE), reason, failed, updated),)
+
+
+def _owners(results: Sequence[TensorResult]) -> set[tuple[str, str]]:
+    """The parameters that states and copies belong to."""
+    return {(result.id.module, result.id.slot.partition(".")[0]) for result in results}
+
+
+def _are_gradients_seen(failed: Sequence[TensorResult], results: Sequence[TensorResult]) -> bool:
+    """Whether anything was recorded of the gradients from which these were made."""
+    gradients = (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
+    return _owners(failed) <= {_owner(r) for r in results if r.id.kind in gradients}
 
 
 def _buffers(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:

@@ -52,11 +52,13 @@ def localize_isolated(
     *,
     unfired: Set[str] = frozenset(),
     displaced: Set[TensorId] = frozenset(),
+    by_hand: bool = False,
 ) -> tuple[Culprit, ...]:
     """Every segment that is itself wrong, in execution order; empty when nothing failed.
 
     `unfired` are ids of gradients that were waited for in vain. `displaced` are ids inside experts
     to which other tokens came: no gradient of their parameters can be that of the reference.
+    `by_hand`: nobody knows when gradients become updates, so those are of the run's own gradients.
     """
     start = before_forward(results)
     if start:
@@ -68,13 +70,17 @@ def localize_isolated(
         [
             (step, culprit)
             for step in sorted(steps)
-            for culprit in _of_step(steps[step], unfired, displaced)
+            for culprit in _of_step(steps[step], unfired, displaced, by_hand=by_hand)
         ]
     )
 
 
 def _of_step(
-    results: Sequence[TensorResult], unfired: Set[str], displaced: Set[TensorId]
+    results: Sequence[TensorResult],
+    unfired: Set[str],
+    displaced: Set[TensorId],
+    *,
+    by_hand: bool,
 ) -> tuple[Culprit, ...]:
     cut, unreached = _cut_graph(results, unfired)
     segments = _segments(results, unreached, displaced)
@@ -94,7 +100,7 @@ def _of_step(
         if blame.phase is Phase.FORWARD or replace(blame, phase=Phase.FORWARD) not in segments
     )
     wrong = {module for blame in segments for module in blame.modules}
-    consequences = _consequences(results, wrong)
+    consequences = _consequences(results, wrong) | (_updates(results) if by_hand else set())
     return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
 
 
@@ -156,6 +162,21 @@ def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[Tenso
         return result.id.kind is Kind.BUFFER and in_wrong_module
 
     return {result.id for result in results if is_consequence(result)}
+
+
+def _updates(results: Sequence[TensorResult]) -> set[TensorId]:
+    """Updates that were made of wrong gradients."""
+    gradients = (Kind.GRAD, Kind.MAIN_GRAD)
+    wrong = {
+        (result.id.module, result.id.slot)
+        for result in results
+        if result.id.kind in gradients and result.verdict.is_failure
+    }
+    return {
+        result.id
+        for result in results
+        if result.id.kind is Kind.PARAM_AFTER and (result.id.module, result.id.slot) in wrong
+    }
 
 
 def _merged(found: Sequence[tuple[int, Culprit]]) -> tuple[Culprit, ...]:

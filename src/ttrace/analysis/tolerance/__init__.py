@@ -58,7 +58,7 @@ def tolerances(
     floors = {Kind.LOSS: loss_floors(known), Kind.GRAD_NORM: norm_floors(known)}
     peers = Peers.of(known)
     shared = correlations(known)
-    drawn = {id_: yardstick.drawn() for id_, yardstick in known.items() if yardstick.noise}
+    drawn = {id_: yardstick.drawn() for id_, yardstick in known.items() if yardstick.is_usable}
     factors = Factors(judged=sum(map(len, drawn.values())))
     allowed = {
         id_: _tolerance(

@@ -42,6 +42,11 @@ class Yardstick:
     jump: Jump = NO_JUMP  # of an updated parameter
 
     @property
+    def is_usable(self) -> bool:
+        """Whether a perturbed run has it, with the infinities of a mask where they were."""
+        return bool(self.noise) and not any(run.nonfinite_reference for run in self.noise)
+
+    @property
     def noise_norm(self) -> float:
         return self._drawn([statistics.error_norm for statistics in self.noise]).mean
 
@@ -119,9 +124,11 @@ def _jump(
     known: Mapping[TensorId, Yardstick],
     reader: BlockReader,
 ) -> Jump:
-    before = replace(id_, kind=Kind.PARAM)
-    gradient = replace(id_, kind=Kind.MAIN_GRAD, slot=id_.slot.removesuffix(MASTER))
-    if gradient not in known or not known[gradient].noise or before not in tensors:
+    before, name = replace(id_, kind=Kind.PARAM), id_.slot.removesuffix(MASTER)
+    # Who updates by hand may leave no main gradient to see.
+    kinds = (replace(id_, kind=kind, slot=name) for kind in (Kind.MAIN_GRAD, Kind.GRAD))
+    gradient = next((each for each in kinds if each in known and known[each].noise), None)
+    if gradient is None or before not in tensors:
         return NO_JUMP
     return jumps(
         reader,

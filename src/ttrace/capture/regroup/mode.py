@@ -11,9 +11,10 @@ sum, as those of several ranks are. Samples need not be independent: the sums ar
 batch. Cuts come from the seed and the number of the call, so that ranks that repeat each other's
 work stay equal.
 
-Two kinds of rounding are neither at a module boundary nor in the order of one operator's sum, and
-get noise: the products of an optimizer that works in low precision inside, and the additions by
-which backward collects the gradient of a parameter that is used more than once.
+Three kinds of rounding are neither at a module boundary nor in the order of one operator's sum, and
+get noise: the products whose sum is in their own dtype, by noise on the weight that the operator
+sees, never on the parameter itself; those of an optimizer that works in low precision inside; and
+the additions by which backward collects the gradient of a parameter that is used more than once.
 """
 
 from __future__ import annotations
@@ -68,6 +69,15 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PRODUCTS = frozenset({_aten.mm, _aten.bmm, _aten.mv, _aten.addmm, _aten.baddbmm, _aten.addmv})
 _OTHER_FORMS = ("out", "dtype")  # into a tensor that is given, or to another dtype: left alone
 _ADDITIONS = frozenset({_aten.add, _aten.add_})
+# They multiply by weights as well, and nothing here regroups what they add up.
+_ALSO_WEIGHTED = frozenset(
+    {
+        _aten.native_layer_norm,
+        _aten._fused_rms_norm,  # noqa: SLF001
+        _aten.native_group_norm,
+        _aten.mkldnn_rnn_layer,
+    }
+)
 
 
 class Regrouping(TorchDispatchMode):
@@ -98,15 +108,25 @@ class Regrouping(TorchDispatchMode):
         is_other = func._overloadname.endswith(_OTHER_FORMS)  # noqa: SLF001  (nothing else tells)
         rule = None if is_other else _RULES.get(func.overloadpacket)
         is_addition = func.overloadpacket in _ADDITIONS
-        if rule is None and not is_addition:
+        is_weighted = rule is not None or func.overloadpacket in _ALSO_WEIGHTED
+        if not is_weighted and not is_addition:
             return func(*args, **kwargs)
         if not all(type_ in _PLAIN for type_ in types):
             return NotImplemented  # DTensors first become operations on their local tensors
         self._calls += 1
-        if rule is None:
+        if is_addition:
             return self._collected(
                 func(*args, **kwargs), in_place=func.overloadpacket is _aten.add_
             )
+        if not self.is_updating:
+            args = self._weighted(func, args)
+        return self._regroup(func, rule, args, kwargs)
+
+    def _regroup(
+        self, func: Any, rule: Rule | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if rule is None:
+            return func(*args, **kwargs)
         try:
             result = rule(func, self._divide, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (the operator itself says what is wrong)
@@ -119,6 +139,18 @@ class Regrouping(TorchDispatchMode):
         if self.is_updating and func.overloadpacket in _PRODUCTS and result.dtype.itemsize < 4:
             return self._noise.on(result, f"product {self._calls}")
         return result
+
+    def _weighted(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The operator's arguments, with noise on those that are weights and are only read."""
+        found = list(args)
+        for number, (argument, value) in enumerate(zip(func._schema.arguments, args, strict=False)):  # noqa: SLF001
+            if _is_parameter(value) and not (argument.alias_info and argument.alias_info.is_write):
+                found[number] = self.weight(value, f"weight {self._calls} {number}")
+        return tuple(found)
+
+    def weight(self, value: torch.Tensor, key: str) -> torch.Tensor:
+        """What an operator sees of a weight."""
+        return self._noise.on_weight(value, key)
 
     def _collected(self, total: torch.Tensor, *, in_place: bool) -> torch.Tensor:
         """The sum of two gradients of one parameter, as backward makes it, with noise."""
@@ -137,7 +169,7 @@ class Regrouping(TorchDispatchMode):
         if any(_is_compiled(module) for root in roots for module in root.modules()):
             found.append(
                 "the sums of compiled modules stay in their order: there the noise is that of "
-                "module boundaries and weights alone"
+                "module boundaries alone"
             )
         return found
 
@@ -151,6 +183,13 @@ class Regrouping(TorchDispatchMode):
         }
         edges = [0, *sorted(inner - {0, length}), length]
         return list(pairwise(edges))
+
+
+def _is_parameter(value: Any) -> bool:
+    """A parameter, or a view of one: the transposed weight of a linear layer."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return any(isinstance(each, torch.nn.Parameter) for each in (value, value._base))  # noqa: SLF001
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:

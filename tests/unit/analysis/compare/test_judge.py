@@ -172,6 +172,23 @@ class TestSpecialCases:
         reference[0, 0, 0] = bad
         assert verdict(reference, noisy(1), noisy(2)).verdict is Verdict.UNDECIDED
 
+    def test_infinities_of_a_mask_are_judged_by_the_rest(self) -> None:
+        runs = values(), noisy(1), noisy(2)
+        for each in runs:
+            each[0, :, 1:] = -math.inf
+        assert verdict(*runs).verdict is Verdict.PASS
+        runs[1][1] *= 1.5
+        assert verdict(*runs).verdict is Verdict.MISMATCH
+
+    @pytest.mark.parametrize("moved", [0.0, math.inf])
+    def test_infinities_elsewhere_are_a_failure(self, moved: float) -> None:
+        runs = values(), noisy(1), noisy(2)
+        for each in runs:
+            each[0, 0, 1:] = -math.inf
+        runs[1][0, 0, 1] = moved
+        found = verdict(*runs)
+        assert (found.verdict, found.finding) == (Verdict.NONFINITE, Finding.OTHER_INFINITIES)
+
     def test_empty_is_equal(self) -> None:
         empty = torch.zeros(0, 3)
         result = verdict(empty, empty.clone(), empty.clone())

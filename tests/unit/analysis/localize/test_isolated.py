@@ -12,7 +12,7 @@ from ttrace.core.blame import Blame, Phase
 from ttrace.core.results import TensorResult, Verdict
 
 
-def named(wrong: Mapping[str, Verdict] | str) -> list[Blame]:
+def named(wrong: Mapping[str, Verdict] | str, *, by_hand: bool = False) -> list[Blame]:
     if isinstance(wrong, str):
         wrong = dict.fromkeys(wrong.split(), Verdict.MISMATCH)
     assert set(wrong) <= set(STEP)
@@ -26,7 +26,7 @@ def named(wrong: Mapping[str, Verdict] | str) -> list[Blame]:
         )
         for order, name in enumerate(STEP)
     ]
-    return [culprit.blame for culprit in localize_isolated(results)]
+    return [culprit.blame for culprit in localize_isolated(results, by_hand=by_hand)]
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,14 @@ def test_a_gradient_that_was_not_summed_is_another_mistake_than_a_wrong_backward
         Blame.of("e", phase=Phase.BACKWARD),
         Blame.of("e", phase=Phase.GRADIENT_REDUCTION),
     ]
+
+
+def test_updates_by_hand_follow_from_wrong_gradients() -> None:
+    """No gradient is overwritten between reduction and update, as an optimizer's are."""
+    wrong = "a:main_grad.weight a:param_after.weight"
+    reduction, update = (
+        Blame.of("a", phase=phase) for phase in (Phase.GRADIENT_REDUCTION, Phase.UPDATE)
+    )
+    assert named(wrong) == [reduction, update]
+    assert named(wrong, by_hand=True) == [reduction]
+    assert named("a:param_after.weight", by_hand=True) == [update]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,8 +63,9 @@ def blame(
     consumers: Mapping[str, tuple[str, ...]] | None = None,
     statistics: Mapping[str, Statistics] | None = None,
     findings: Mapping[str, Finding] | None = None,
+    unseen: Collection[str] = (),
 ) -> tuple[Culprit, ...]:
-    """The culprits of a step in which these tensors are wrong."""
+    """The culprits of a step in which these tensors are wrong, and kinds of others unseen."""
     if isinstance(wrong, str):
         wrong = dict.fromkeys(wrong.split(), Verdict.MISMATCH)
     results = [
@@ -77,6 +78,7 @@ def blame(
             finding=(findings or {}).get(name),
         )
         for order, name in enumerate(STEP)
+        if id_of(name).kind.value not in unseen
     ]
     assert set(wrong) <= set(STEP)
     seen = {
@@ -299,6 +301,21 @@ class TestOptimizerState:
         (culprit,) = blame(dict.fromkeys(all_of("optimizer").split(), Verdict.MISSING))
         assert culprit.blame.stage is Stage.OPTIMIZER_STEP
         assert (culprit.reason, culprit.count) == (Reason.NO_STATE, 4)
+
+    @pytest.mark.parametrize(
+        ("kind", "given", "alone"),
+        [
+            ("optimizer", Reason.OPTIMIZER_STATE, Reason.STATE_OF_UNSEEN_GRADIENTS),
+            ("param_after", Reason.ALL_NEW_PARAMETERS, Reason.PARAMETERS_OF_UNSEEN_GRADIENTS),
+        ],
+    )
+    def test_nobody_says_of_unseen_gradients_that_they_pass(
+        self, kind: str, given: Reason, alone: Reason
+    ) -> None:
+        (culprit,) = blame(all_of(kind))
+        assert culprit.reason is given
+        (culprit,) = blame(all_of(kind), unseen=("main_grad", "clipped_grad"))
+        assert culprit.reason is alone
 
 
 class TestUpdates:

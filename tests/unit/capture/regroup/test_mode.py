@@ -241,9 +241,9 @@ def test_what_an_optimizer_multiplies_in_low_precision_is_noisy(is_updating: boo
 
 @pytest.mark.parametrize("shapes", [(), (torch.Size([5, 5]),)], ids=["others", "its own"])
 def test_gradients_that_backward_collects_are_noisy(shapes: tuple[torch.Size, ...]) -> None:
-    """A weight that is used three times; whole numbers in fp32, so that no order matters."""
+    """A weight that is used three times; quarters in fp32, so that no order matters."""
     weight = torch.arange(25.0).view(5, 5).requires_grad_()
-    x = torch.arange(15.0).view(3, 5)
+    x = torch.arange(15.0).view(3, 5) / 4
 
     def gradient() -> Tensor:
         weight.grad = None
@@ -268,3 +268,52 @@ def test_nothing_is_left_over_of_sums_of_nothing() -> None:
     assert all(not value.any() for value in found)
     assert bool((out == 3).all())
     assert not regrouping.faults
+
+
+class TestWeights:
+    """A weight has noise where an operator multiplies by it, and nowhere else."""
+
+    @pytest.fixture
+    def linear(self) -> nn.Linear:
+        torch.manual_seed(0)
+        return nn.Linear(1, 4)  # a single term: nothing is regrouped
+
+    def test_an_operator_sees_it_with_noise(self, linear: nn.Linear) -> None:
+        x = torch.rand(64, 1)
+        with regrouping_of(1):
+            found = linear(x)
+        assert not torch.equal(found, linear(x))
+        torch.testing.assert_close(found, linear(x), rtol=1e-6, atol=1e-6)
+
+    def test_the_parameter_stays_exact_and_keeps_its_version(self, linear: nn.Linear) -> None:
+        before, version = linear.weight.detach().clone(), linear.weight._version
+        with regrouping_of(1):
+            linear(torch.rand(64, 1)).sum().backward()
+            linear.weight.data.mul_(2)
+        assert torch.equal(linear.weight, 2 * before)
+        assert linear.weight._version == version
+
+    def test_what_is_written_to_is_not_exchanged(self) -> None:
+        table = nn.Parameter(torch.rand(4, 4))
+        with regrouping_of(1), torch.no_grad():
+            expected = table.index_add(0, torch.tensor([0, 1]), torch.zeros(2, 4))
+            table.index_add_(0, torch.tensor([0, 1]), torch.ones(2, 4))
+        assert not torch.equal(table, expected)
+
+    def test_an_optimizer_sees_it_as_it_is(self, linear: nn.Linear) -> None:
+        with regrouping_of(1) as regrouping, torch.no_grad():
+            regrouping.is_updating = True
+            found = linear.weight @ torch.ones(1, 1)
+        assert torch.equal(found, linear.weight)
+
+    def test_a_program_that_updates_between_two_backward_passes_lives(
+        self, linear: nn.Linear
+    ) -> None:
+        """Autograd refuses a backward whose saved tensors were changed in place."""
+        other = nn.Linear(4, 1)
+        with regrouping_of(1):
+            hidden = linear(torch.rand(8, 1))
+            other(hidden.detach()).sum().backward()
+            torch.optim.SGD(other.parameters(), lr=0.1).step()
+            hidden.sum().backward()
+        assert linear.weight.grad is not None

@@ -1,0 +1,94 @@
+"""Refuses perturbed references that did not make the step of the reference.
+
+Enters: a perturbed reference, measured against the reference. Leaves: a note where what differs is
+no rounding: it started from other parameters (nothing was seeded), made other calls, or updated by
+another amount. Such a run would allow every error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ttrace.analysis.sources import Source
+from ttrace.core.alignment import Pair
+from ttrace.core.finding import Note, Topic
+from ttrace.core.ids import MASTER, Kind, TensorId
+from ttrace.core.logical import LogicalTensor
+from ttrace.core.statistics import Statistics
+from ttrace.measure.accumulator import Accumulator
+from ttrace.trace.dtypes import eps_of
+from ttrace.trace.pairs import PairReader
+
+# What every run of the same step has. Noise may decide which experts are called, not these.
+_IN_EVERY_RUN = frozenset({Kind.PARAM, Kind.LOSS, Kind.GRAD_NORM, Kind.PARAM_AFTER})
+_OF_ROOT = frozenset({Kind.INPUT, Kind.OUTPUT})
+
+# Chosen: no optimizer makes an update twice as large of a gradient that noise moved by a tenth.
+_SMALL_NOISE = 0.1
+_OTHER_SIZE = 2.0
+
+
+def refusal(
+    reference: Source,
+    perturbed: Source,
+    pairs: Mapping[TensorId, Pair],
+    measured: Mapping[TensorId, Statistics],
+) -> Note | None:
+    """Why a perturbed reference is no yardstick; None where it is one."""
+    others = [
+        id_
+        for id_, found in measured.items()
+        if id_.kind is Kind.PARAM and id_.step == 0 and not found.equal
+    ]
+    if others:
+        return Note(topic=Topic.OTHER_START, count=len(others), first=min(others))
+    alone = _calls(reference) ^ _calls(perturbed)
+    if alone:
+        return Note(topic=Topic.OTHER_CALLS, count=len(alone), first=min(alone)[0])
+    updated = [
+        id_ for id_ in pairs if _is_updated_otherwise(id_, reference, perturbed, pairs, measured)
+    ]
+    if updated:
+        return Note(topic=Topic.OTHER_UPDATES, count=len(updated), first=min(updated))
+    return None
+
+
+def _calls(source: Source) -> set[tuple[TensorId, int]]:
+    """What is recorded in every run, in which microbatch."""
+    return {
+        (record.id, record.microbatch)
+        for rank in source.trace.ranks.values()
+        for record in rank.records
+        if record.id.kind in _IN_EVERY_RUN or (not record.id.module and record.id.kind in _OF_ROOT)
+    }
+
+
+def _is_updated_otherwise(
+    id_: TensorId,
+    reference: Source,
+    perturbed: Source,
+    pairs: Mapping[TensorId, Pair],
+    measured: Mapping[TensorId, Statistics],
+) -> bool:
+    """Whether an update has another size, though its gradient has not."""
+    before = replace(id_, kind=Kind.PARAM)
+    if id_.kind is not Kind.PARAM_AFTER or id_.slot.endswith(MASTER) or before not in pairs:
+        return False
+    gradients = (measured.get(replace(id_, kind=kind)) for kind in (Kind.MAIN_GRAD, Kind.GRAD))
+    gradient = next((found for found in gradients if found is not None), None)
+    if gradient is None or gradient.relative_error > _SMALL_NOISE:
+        return False
+    (old, noisy_old), (new, noisy_new) = pairs[before], pairs[id_]
+    expected = _distance(reference, old, new)
+    found = _distance(perturbed, noisy_old, noisy_new)
+    rounding = eps_of(new.dtype) * measured[id_].reference_norm
+    is_other = not expected / _OTHER_SIZE <= found <= expected * _OTHER_SIZE
+    return is_other and max(expected, found) > rounding
+
+
+def _distance(source: Source, before: LogicalTensor, after: LogicalTensor) -> float:
+    whole = Accumulator()
+    for block in PairReader(source.spans, source.spans).walk(before, after):
+        whole.update(block.expected, block.found)
+    return whole.result().error_norm
