@@ -126,6 +126,7 @@ def finding(tensor: TensorResult) -> str:
             gaps=", ".join(special.gaps),
             problem=special.problem,
             told=special.told,
+            **_annotation(tensor.id),
             shape=list(tensor.shape),
             place="" if tensor.worst is None else reading_place(tensor.worst.reading),
             **_measured(tensor),
@@ -137,6 +138,16 @@ def finding(tensor: TensorResult) -> str:
     if special.moved and tensor.finding is not Finding.TOKENS_MOVED:
         words = f"{words}; {tokens}" if words else tokens
     return words
+
+
+def _annotation(id_: TensorId) -> dict[str, str]:
+    """The words by which `ttrace.annotate` is told of a tensor."""
+    kinds = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}
+    return {
+        "module": f"model.{id_.module}" if id_.module else "model",
+        "kind": kinds.get(id_.kind.forward, "parameters"),
+        "slot": id_.slot,
+    }
 
 
 def _measured(tensor: TensorResult) -> dict[str, object]:

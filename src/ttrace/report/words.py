@@ -135,6 +135,7 @@ STATISTICS = {
 FINDINGS = {
     Finding.EQUAL: "equal",
     Finding.REPLICAS_ROUNDED: "replicas differ by rounding",
+    Finding.SAME_ROWS: "names the same rows",
     Finding.CONSTANT_FACTOR: "a constant factor of {gain:.4g}",
     Finding.FACTOR: "a factor of {exact_gain}",
     Finding.AVERAGE_FACTOR: "{exact_gain} x the reference on average",
@@ -152,6 +153,9 @@ FINDINGS = {
     Finding.ONLY_IN_CANDIDATE: "only in the candidate",
     Finding.NO_RANK_HOLDS: "no rank holds {gaps} of {shape}",
     Finding.CANNOT_BE_ALIGNED: "{problem}",
+    Finding.NO_PLACE_KNOWN: "the samples of this rank were not recognised, and {problem}; if it is "
+    "a part of a whole, say which: ttrace.annotate({module}, {kind}={{'{slot}': "
+    "ttrace.Split.over(group, dim=0)}})",
     Finding.REFERENCE_CANNOT_BE_ALIGNED: "reference: {problem}",
     Finding.REFERENCE_LACKS: "the reference itself lacks {gaps}",
     Finding.REFERENCE_NONFINITE: "the reference itself has {nonfinite_reference} NaN or Inf here; "

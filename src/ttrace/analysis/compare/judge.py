@@ -87,11 +87,15 @@ def _judge_unmeasured(
 
 def _why_unmeasured(alignment: Alignment) -> tuple[Verdict, Finding, Specifics | None]:
     reference, candidate = alignment.reference, alignment.candidate
+    if alignment.names_rows:
+        return Verdict.PASS, Finding.SAME_ROWS, None
     if alignment.reference_problem:
         problem = Specifics(problem=alignment.reference_problem)
         return Verdict.UNDECIDED, Finding.REFERENCE_CANNOT_BE_ALIGNED, problem
     if alignment.candidate_problem:
         problem = Specifics(problem=alignment.candidate_problem)
+        if alignment.uncertain:
+            return Verdict.UNDECIDED, Finding.NO_PLACE_KNOWN, problem
         return Verdict.SHAPE, Finding.CANNOT_BE_ALIGNED, problem
     if candidate is None:
         return Verdict.MISSING, Finding.ONLY_IN_REFERENCE, None
