@@ -65,6 +65,11 @@ class Batch:
     # Rows of another kind beside these, as the edges of graphs whose nodes these are.
     others: tuple[Batch, ...] = ()
     pointers: Pointers = frozenset()
+    within: str = ""  # the module that makes these rows, and in which alone they are
+    unknown: frozenset[str] = frozenset()  # modules inside of which nobody knows which row is which
+
+    def is_unknown_in(self, module: str) -> bool:
+        return any(module.startswith(f"{path}.") for path in self.unknown)
 
     def held(self, key: MicrobatchKey) -> int:
         """How many samples, whole or not."""

@@ -22,6 +22,7 @@ from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 
 InputName = tuple[str, str]  # module, slot
+WHOLE = -1  # no dim: all of an input is one sample, as the few numbers of a state
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,12 @@ class ModelInputs:
     def choices(self) -> list[RowsOf]:
         """Every way to read rows off an input; last, rows side by side in what looks like one."""
         packed = [name for name, steps in self.tensors.items() if all(map(_is_one, _all(steps)))]
-        return [*map(RowsOf, self.tensors), *(RowsOf(name, 1) for name in packed)]
+        flat = [n for n, steps in self.tensors.items() if all(t.ndim == 1 for t in _all(steps))]
+        return [
+            *(RowsOf(name) for name in self.tensors if name not in flat),
+            *(RowsOf(name, dim) for name in flat for dim in (WHOLE, 0)),
+            *(RowsOf(name, 1) for name in packed),
+        ]
 
     def rows(self, choice: RowsOf) -> dict[int, dict[MicrobatchKey, Rows]]:
         return {
@@ -53,6 +59,8 @@ class ModelInputs:
 
 
 def rows_along(tensor: torch.Tensor, dim: int) -> Rows:
+    if dim == WHOLE:
+        return (tensor,)
     return tuple(tensor.movedim(dim, 0)) if tensor.ndim > dim else ()
 
 

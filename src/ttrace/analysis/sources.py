@@ -39,7 +39,7 @@ class Source:
         """The batch in the order that this trace itself gives it, of the rows of one input."""
         if choice not in self._batches:
             rows = self.model_inputs.rows(choice)
-            self._batches[choice] = own_batch(self.trace, rows, choice.dim)
+            self._batches[choice] = own_batch(self.trace, rows, max(choice.dim, 0))
         return self._batches[choice]
 
     @property

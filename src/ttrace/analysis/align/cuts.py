@@ -27,10 +27,15 @@ class Cut:
     absent: tuple[Layout, ...] = ()  # padding that this part does not have
 
 
-def cuts(batch: Batch, key: MicrobatchKey, shape: Shape) -> list[Cut]:
+def cuts(batch: Batch, key: MicrobatchKey, shape: Shape, module: str = "") -> list[Cut]:
     """Where a tensor of this microbatch may sit in a logical tensor of this shape."""
-    further = (cut for other in batch.others for cut in _cuts(other, key, shape, exactly=True))
-    return [*_cuts(batch, key, shape), *further]
+    inside = [o for o in batch.others if o.within and module.startswith(f"{o.within}.")]
+    beside = [other for other in batch.others if not other.within]
+    first, last = (
+        [cut for other in others for cut in _cuts(other, key, shape, exactly=True)]
+        for others in (inside, beside)
+    )
+    return [*first, *_cuts(batch, key, shape), *last]
 
 
 def _cuts(batch: Batch, key: MicrobatchKey, shape: Shape, *, exactly: bool = False) -> list[Cut]:

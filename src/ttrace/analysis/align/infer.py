@@ -79,7 +79,7 @@ def _more_samples(holdings: Holdings, record: Record, shape: Shape) -> Shape:
 def cuts_of(holdings: Holdings, record: Record, shape: Shape) -> list[Cut]:
     key, dim = key_of(record), record.batch_dim
     if dim is None:
-        return cuts(holdings.batch, key, shape)
+        return cuts(holdings.batch, key, shape, record.id.module)
     if dim < 0 or not _size(shape, dim) or shape[dim] % holdings.batch.sizes[key[0]]:
         return []
     unit = shape[dim] // holdings.batch.sizes[key[0]]

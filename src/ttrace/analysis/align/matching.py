@@ -13,6 +13,7 @@ import torch
 
 from ttrace.analysis.align.lookup import find_blocks, find_chunks, find_padded, find_rows
 from ttrace.analysis.align.pointers import with_pointers
+from ttrace.analysis.align.routing import with_routing
 from ttrace.analysis.batch import (
     Batch,
     MicrobatchKey,
@@ -23,7 +24,7 @@ from ttrace.analysis.batch import (
     group_of,
     in_order,
 )
-from ttrace.analysis.inputs import RowsOf
+from ttrace.analysis.inputs import WHOLE, RowsOf
 from ttrace.analysis.sources import Source
 from ttrace.core.layout import Run
 
@@ -41,7 +42,8 @@ def match_batches(reference: Source, candidate: Source) -> tuple[Batch, Batch]:
     for choice in choices:
         found = _match_by(choice, reference, candidate)
         if not found[1].notes:
-            return with_pointers(choice, found, reference, candidate)
+            batch = with_pointers(choice, found, reference, candidate)
+            return found[0], with_routing(batch, reference, candidate)
         first = first or found
     assert first is not None
     return first
@@ -74,7 +76,8 @@ def _match(choice: RowsOf, source: Source, other: Source) -> Batch:
         order = in_order(trace, held)
         rows = {key: held[key] for key in order}
         groups = {key: group_of(trace, key, [digest(r) for r in held[key]]) for key in order}
-        found, length = _find(rows, groups, base, step, others.get(step, {}))
+        among = {} if choice.dim == WHOLE else others.get(step, {})
+        found, length = _find(rows, groups, base, step, among)
         if found is None:
             notes.append(
                 f"step {step}: the candidate's model inputs are not rows of the reference's; "
@@ -89,7 +92,7 @@ def _match(choice: RowsOf, source: Source, other: Source) -> Batch:
         parts=parts,
         rows=base.rows,
         lengths=lengths,
-        dim=choice.dim,
+        dim=max(choice.dim, 0),
         notes=tuple(notes),
     )
 

@@ -43,7 +43,8 @@ class Placer:
 
     def is_guess(self, id_: TensorId) -> bool:
         """Whether nobody knows the samples of this tensor: that it does not fit is no mistake."""
-        return id_.kind.is_activation and bool(self._holdings.batch.notes)
+        batch = self._holdings.batch
+        return id_.kind.is_activation and (bool(batch.notes) or batch.is_unknown_in(id_.module))
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
@@ -111,6 +112,8 @@ class Placer:
         local = record.shape if known is None else known.shape
         key = key_of(record)
         split = record.id.kind.is_activation and self._holdings.batch.splits(key)
+        if split and self._holdings.batch.is_unknown_in(record.id.module):
+            raise Unplaceable("its rows are tokens in an order that nothing tells")
         reordered = split and self._holdings.batch.reorders(key)
         shared = split and not reordered
         shared = shared and (

@@ -50,11 +50,11 @@ _Reading = Callable[[_Side, _Side], _Found | None]
 
 def with_pointers(
     choice: RowsOf, batches: tuple[Batch, Batch], reference: Source, candidate: Source
-) -> tuple[Batch, Batch]:
-    """Both batches with all that their other inputs say of further rows."""
+) -> Batch:
+    """The candidate's batch with all that its other inputs say of further rows."""
     batch = batches[1]
     if not any(map(batch.splits, batch.parts)):
-        return batches
+        return batch
     others: list[Batch] = []
     pointers: set[tuple[MicrobatchKey, str]] = set()
     for name in reference.model_inputs.tensors:
@@ -76,7 +76,7 @@ def with_pointers(
                 pointers.update(_bytes([ours, theirs]))
                 break
     known: Pointers = frozenset(pointers)
-    return batches[0], replace(batch, others=tuple(others), pointers=known)
+    return replace(batch, others=tuple(others), pointers=known)
 
 
 def _are_read(held: Held, batch: Batch) -> bool:
