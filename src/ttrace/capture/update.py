@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from ttrace.adapters.base import Parameter
+from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.clipping import watch_clipping
 from ttrace.capture.context import StepContext
 from ttrace.capture.noise import Noise
@@ -164,7 +165,8 @@ class Update:
             gradient = adapter.main_grad(p.tensor) if id(p.tensor) in reduced else None
             if gradient is not None:
                 id_ = context.id(p.module, Kind.ACCUMULATED_GRAD, p.name)
-                layout = adapter.local_gradient_layout(p.module, p.name)
+                layout = annotated_layout(p.tensor, gradient)
+                layout = layout or adapter.local_gradient_layout(p.module, p.name)
                 # A copy: the reduction changes it in place, which its object need not tell.
                 context.recorder.value(id_, gradient.detach().clone(), layout=layout)
 
@@ -224,7 +226,8 @@ class Update:
     def _take(self, kind: Kind, parameter: Parameter) -> None:
         for part in self._context.adapter.parts(kind, parameter):
             id_ = self._context.id(parameter.module, kind, part.slot)
-            self._context.recorder.value(id_, part.tensor, layout=part.layout)
+            layout = annotated_layout(parameter.tensor, part.tensor) or part.layout
+            self._context.recorder.value(id_, part.tensor, layout=layout)
             if self._overwriter is not None:
                 noisy = kind in _MADE_NOISY
-                self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=part.layout)
+                self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=layout)

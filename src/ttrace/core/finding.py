@@ -31,6 +31,7 @@ class Finding(StrEnum):
     PLACE = "place"  # a row, slice or element
     NORM = "norm"
     TOKENS_MOVED = "tokens_moved"
+    TAKEN_AS_CHUNKS = "taken_as_chunks"  # parts of a parameter that nobody says how it is split
     # conflict, nonfinite
     REPLICAS_DISAGREE = "replicas_disagree"
     RECOMPUTATION_DIFFERS = "recomputation_differs"

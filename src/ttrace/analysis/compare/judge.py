@@ -15,7 +15,7 @@ import torch
 from ttrace.analysis.compare.measure import Disagreement, Measured
 from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.finding import Finding, Specifics
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.readings import Statistic, in_eps, readings
 from ttrace.core.results import Judgement, TensorResult, Tolerance, Verdict
@@ -120,6 +120,8 @@ def _judge_measured(
     tolerance = tolerances.get(id_)
     judgements = _judgements(found, tolerance, reference.shape, eps)
     verdict, finding = _verdict(measured, candidate, tolerance, judgements)
+    if verdict is Verdict.MISMATCH and id_.kind is Kind.PARAM and candidate.notes:
+        finding = Finding.TAKEN_AS_CHUNKS
     in_conflict = verdict is Verdict.CONFLICT
     return TensorResult(
         id=id_,
