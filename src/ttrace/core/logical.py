@@ -61,7 +61,7 @@ class LogicalTensor:
 
 
 def as_terms(tensor: LogicalTensor) -> LogicalTensor | None:
-    """Replicas taken as terms of one sum instead, where no layout vouches for them.
+    """Replicas, and terms of a mean, taken as terms of one sum, where no layout vouches for them.
 
     A plain local gradient may be either: frameworks that split the sequence by hand sum it later.
     """
@@ -76,6 +76,12 @@ def as_terms(tensor: LogicalTensor) -> LogicalTensor | None:
         for layout, found in sums.items()
     )
     return replace(tensor, pieces=terms, replicas=())
+
+
+def as_mean(tensor: LogicalTensor) -> LogicalTensor:
+    """Sums of several records taken as their means."""
+    pieces = tuple(replace(p, factor=p.factor / len(p.records)) for p in tensor.pieces)
+    return replace(tensor, pieces=pieces)
 
 
 def assemble(
