@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from zoo.programs import data_parallel, lengths, sharded_inputs
+from zoo.programs import by_hand, data_parallel, experts, lengths, losses, sharded_inputs
 from zoo.programs.program import Program, Wrong
 
-_STYLES = (data_parallel, lengths, sharded_inputs)
+_STYLES = (data_parallel, lengths, sharded_inputs, experts, by_hand, losses)
 
 
 def programs() -> dict[str, Program]:
