@@ -140,8 +140,25 @@ def find_padded(
                 placed[keys[shard]] = part
             found[shard] = placed[keys[shard]]
         else:
-            return found
+            return found if _is_padding(found.values(), samples) else None
     return None
+
+
+def _is_padding(found: Iterable[tuple[Runs, Run]], samples: Rows) -> bool:
+    """Whether all that is left out is one value, and more than the last token of each sample.
+
+    A run that pads to its longest sample holds all of that one; a last token that is the same
+    everywhere, and cut off everywhere, is no padding.
+    """
+    whole = len(samples[0])
+    left_out: set[str] = set()
+    fewest = whole
+    for runs, span in found:
+        fewest = min(fewest, whole - span.length)
+        outside = [i for i in range(whole) if i not in span.indices]
+        for index in (i for run in runs for i in run.indices):
+            left_out |= {digest(samples[index][position]) for position in outside[:1]}
+    return len(left_out) == 1 and fewest != 1
 
 
 def _padded(

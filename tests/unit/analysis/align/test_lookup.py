@@ -78,17 +78,27 @@ PADDED = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0], [1, 2, 3, 4]])
 
 
 def test_rows_that_are_padded_less_are_found() -> None:
-    assert find_padded({0: list(PADDED[:2, :3])}, {0: "a"}, list(PADDED)) == {
-        0: ((Run(0, 2),), Run(0, 3))
+    rows = {0: list(PADDED[:2, :3]), 1: list(PADDED[2:])}
+    assert find_padded(rows, {0: "a", 1: "b"}, list(PADDED)) == {
+        0: ((Run(0, 2),), Run(0, 3)),
+        1: ((Run(2, 1),), Run(0, 4)),
     }
 
 
 def test_rows_that_are_padded_less_at_their_start_are_found() -> None:
     samples = PADDED.flip(1)
-    assert find_padded({0: list(samples[:2, 1:])}, {0: "a"}, list(samples)) == {
-        0: ((Run(0, 2),), Run(1, 3))
+    rows = {0: list(samples[:2, 1:]), 1: list(samples[2:])}
+    assert find_padded(rows, {0: "a", 1: "b"}, list(samples)) == {
+        0: ((Run(0, 2),), Run(1, 3)),
+        1: ((Run(2, 1),), Run(0, 4)),
     }
 
 
 def test_a_row_that_lacks_more_than_padding_is_not_found() -> None:
     assert find_padded({0: list(PADDED[2:, :2])}, {0: "a"}, list(PADDED)) is None
+
+
+def test_a_last_token_that_is_cut_off_everywhere_is_no_padding() -> None:
+    samples = torch.tensor([[5, 6, 7, 2], [8, 9, 1, 2]])
+    assert find_padded({0: list(samples[:, :3])}, {0: "a"}, list(samples)) is None
+    assert find_padded({0: list(samples[:, :3])}, {0: "a"}, list(PADDED[:, :3])) is None
