@@ -75,7 +75,7 @@ class Ranks:
         return ("etp", self.etp) if getattr(module, "is_expert", False) else ("tp", self.tp)
 
 
-def annotated_layout(
+def parameter_layout(
     module: nn.Module,
     name: str,
     shape: Sequence[int],

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ttrace.adapters.base import Parameter
-from ttrace.adapters.megatron.layouts import Ranks, annotated_layout
+from ttrace.adapters.megatron.layouts import Ranks, parameter_layout
 from ttrace.adapters.megatron.paths import (
     parameter_name,
     tied_users,
@@ -91,7 +91,7 @@ class ParameterTable:
             known = with_global_number(known, layer)
         sections = self._sections.get(id(module), 1)
         is_expert = layer is not None
-        layout = annotated_layout(
+        layout = parameter_layout(
             module, name, tensor.shape, self._ranks, sections, is_expert=is_expert
         )
         users = tied_users(chunk, owner)
