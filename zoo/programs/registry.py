@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 
-from zoo.programs import data_parallel, rewrites, updates
+from zoo.programs import (
+    by_hand,
+    data_parallel,
+    experts,
+    lengths,
+    losses,
+    rewrites,
+    sharded_inputs,
+    updates,
+)
 from zoo.programs.program import Program, Wrong
 
-_STYLES = (data_parallel, rewrites, updates)
+_STYLES = (
+    *(data_parallel, rewrites, updates, losses),
+    *(lengths, sharded_inputs, experts, by_hand),
+)
 
 
 def programs() -> dict[str, Program]:

@@ -8,7 +8,6 @@ stage held. How the samples of two traces correspond is found by align/matching.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,14 +15,16 @@ from typing import NamedTuple
 import torch
 import xxhash
 
-from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Run, Runs
-from ttrace.core.record import RankInfo, Record
+from ttrace.core.record import RankInfo
 from ttrace.trace.reader import Trace
-from ttrace.trace.spans import SpanReader
 
 Rows = Sequence[torch.Tensor]
-ModelInputs = Mapping[int, Mapping["MicrobatchKey", Rows]]  # by step
+RowsOfSteps = Mapping[int, Mapping["MicrobatchKey", Rows]]
+
+
+# Bytes of inputs that number the rows of their own microbatch, and name the same rows in both runs.
+Pointers = frozenset[tuple["MicrobatchKey", str]]
 
 
 class MicrobatchKey(NamedTuple):
@@ -36,10 +37,19 @@ class MicrobatchKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Runs of samples in the global batch, and of positions; no positions: whole sequences."""
+    """Runs of samples in the global batch, and of positions; no positions: whole sequences.
+
+    `span` is where samples lie that are padded less than the longest of the batch.
+    """
 
     samples: Runs
     positions: Runs = ()
+    span: Run | None = None
+
+    @property
+    def indices(self) -> list[int]:
+        """Every sample, in the order in which they are held."""
+        return [index for run in self.samples for index in run.indices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,14 @@ class Batch:
     lengths: dict[int, int] = field(default_factory=dict)  # step -> positions, where ranks split it
     dim: int = 0
     notes: tuple[str, ...] = ()
+    # Rows of another kind beside these, as the edges of graphs whose nodes these are.
+    others: tuple[Batch, ...] = ()
+    pointers: Pointers = frozenset()
+    within: str = ""  # the module that makes these rows, and in which alone they are
+    unknown: frozenset[str] = frozenset()  # modules inside of which nobody knows which row is which
+
+    def is_unknown_in(self, module: str) -> bool:
+        return any(module.startswith(f"{path}.") for path in self.unknown)
 
     def held(self, key: MicrobatchKey) -> int:
         """How many samples, whole or not."""
@@ -72,11 +90,15 @@ class Batch:
 
     def splits_of_batch(self) -> tuple[int, ...]:
         """Into how many parts the batch is split: over ranks, over microbatches, over both."""
-        parts = {(part, microbatch) for (_, _, microbatch), part in self.parts.items()}
+        return tuple(sorted({split for step in self.sizes for split in self._splits_of(step)}))
+
+    def _splits_of(self, step: int) -> set[int]:
+        held = {key: part for key, part in self.parts.items() if key[0] == step}
+        parts = {(part, microbatch) for (_, _, microbatch), part in held.items()}
         microbatches = len({microbatch for _, microbatch in parts}) or 1
         sequences = len({part.positions for part, _ in parts}) or 1
         ranks = max(1, len(parts) // microbatches)
-        return tuple(sorted({len(parts) or 1, microbatches, ranks, sequences, ranks // sequences}))
+        return {len(parts) or 1, microbatches, ranks, sequences, ranks // sequences}
 
     def peers(self, key: MicrobatchKey) -> tuple[int, ...]:
         """The ranks that hold the same part in the same microbatch, in order."""
@@ -93,31 +115,37 @@ class Batch:
 
 def digest(values: torch.Tensor) -> str:
     """The xxh3 of the bytes of a row, or of a part of one."""
-    text: str = xxhash.xxh3_64_hexdigest(
-        values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    )
+    # A copy, since a single element counts as contiguous whatever its stride is.
+    flat = values.reshape(-1).clone(memory_format=torch.contiguous_format)
+    text: str = xxhash.xxh3_64_hexdigest(flat.view(torch.uint8).numpy().tobytes())
     return text
 
 
-def own_batch(trace: Trace, inputs: ModelInputs) -> Batch:
+def own_batch(trace: Trace, inputs: RowsOfSteps, dim: int = 0) -> Batch:
     """The batch of a trusted trace: microbatches by data-parallel index, then number."""
     sizes: dict[int, int] = {}
     parts: dict[MicrobatchKey, Part] = {}
     rows: dict[int, tuple[str, ...]] = {}
+    lengths: dict[int, int] = {}
     for step, rows_of in inputs.items():
+        longest = max(map(_length, rows_of.values()), default=0)
         digests = {key: [digest(row) for row in held] for key, held in rows_of.items()}
         order: list[str] = []
         placed: dict[object, Part] = {}
         for key in in_order(trace, digests):
             group = group_of(trace, key, digests[key])
             if group not in placed:
-                placed[group] = Part((Run(len(order), len(digests[key])),))
+                samples = (Run(len(order), len(digests[key])),)
+                length = _length(rows_of[key])
+                span = Run(0, length) if 0 < length < longest else None
+                placed[group] = Part(samples, span=span)
+                lengths |= {} if span is None else {step: longest}
                 order += digests[key]
             parts[key] = placed[group]
         sizes[step] = len(order)
         rows[step] = tuple(order)
         parts |= adopted(trace, step, parts)
-    return Batch(sizes=sizes, parts=parts, rows=rows)
+    return Batch(sizes=sizes, parts=parts, rows=rows, lengths=lengths, dim=dim)
 
 
 def adopted(
@@ -156,28 +184,9 @@ def in_order(trace: Trace, keys: Mapping[MicrobatchKey, object]) -> list[Microba
     return sorted(keys, key=index)
 
 
-def read_model_inputs(trace: Trace, spans: SpanReader) -> ModelInputs:
-    """Rows of the tensor that tells samples apart: the first integer input of the first module."""
-    inputs: dict[int, dict[MicrobatchKey, Rows]] = defaultdict(dict)
-    for step in trace.steps:
-        candidates = [
-            (id_, records)
-            for id_, records in trace.by_id().items()
-            if id_.step == step and id_.kind is Kind.INPUT and id_.call == 0 and records[0].shape
-        ]
-        if candidates:
-            _, records = min(candidates, key=lambda item: _preference(*item))
-            for record in records:
-                if not record.recompute:
-                    rows = tuple(spans.load(record))
-                    key = MicrobatchKey(step, record.rank, record.microbatch)
-                    inputs[step][key] = rows
-    return inputs
-
-
-def _preference(id_: TensorId, records: list[Record]) -> tuple[bool, bool, int]:
-    integer = records[0].dtype.startswith(("int", "uint"))
-    return id_.module != "", not integer, min(record.sequence for record in records)
+def _length(rows: Rows) -> int:
+    """The positions of every row, where rows are sequences."""
+    return len(rows[0]) if len(rows) and rows[0].ndim else 0
 
 
 def _count(runs: Runs) -> int:

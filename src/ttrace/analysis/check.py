@@ -167,7 +167,7 @@ class _Check:
                 reference=expected,
                 candidate=found,
                 scale=scale.factor_of(id_),
-                may_be_terms=id_.kind.is_unreduced,
+                may_be_terms=scale.may_be_terms(id_, expected),
             )
             for id_, (expected, found) in pairs.items()
         ]

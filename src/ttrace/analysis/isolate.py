@@ -8,14 +8,16 @@ localize/isolated.py names what is itself wrong; lab/experiment.py makes the run
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ttrace.analysis.align import Aligner
+from ttrace.analysis.align import Aligned, Aligner
+from ttrace.analysis.batch import MicrobatchKey
 from ttrace.analysis.check import loss_scale
 from ttrace.analysis.sources import opened
 from ttrace.core.enclosure import Enclosure, is_enclosed
 from ttrace.core.ids import TensorId
-from ttrace.trace.plan import IsolationPlan, PositionKey, plan_file
+from ttrace.trace.plan import IsolationPlan, Position, PositionKey, plan_file
 
 
 def write_plans(
@@ -32,15 +34,19 @@ def write_plans(
     """
     with opened(("reference", reference), ("candidate", run)) as (tapped, candidate):
         aligned = Aligner(tapped).align(candidate)
-        scales = loss_scale(tapped, candidate, aligned).scales
+        scale = loss_scale(tapped, candidate, aligned)
     tensors = aligned.references()
     folder.mkdir(parents=True, exist_ok=True)
     for rank in candidate.trace.ranks:
         plan = IsolationPlan(
             reference=reference.resolve(),
-            scales=scales,
+            scales=scale.scales,
             positions={
-                PositionKey(id_, microbatch, origin): position
+                PositionKey(id_, microbatch, origin): (
+                    _shared_out(position, aligned, MicrobatchKey(id_.step, rank, microbatch))
+                    if id_.step in scale.split and id_.kind.is_activation
+                    else position
+                )
                 for (id_, owner, microbatch, origin), position in aligned.positions.items()
                 if owner == rank
             },
@@ -50,3 +56,11 @@ def write_plans(
             probes=probes or {},
         )
         plan.write(plan_file(folder, rank))
+
+
+def _shared_out(position: Position, aligned: Aligned, key: MicrobatchKey) -> Position:
+    """Where ranks with the same samples share out the loss, each has a share of the gradient."""
+    peers = aligned.candidate_batch.peers(key)
+    if position.share != (0, 1) or key.rank not in peers:
+        return position
+    return replace(position, share=(peers.index(key.rank), len(peers)))

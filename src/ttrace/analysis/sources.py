@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttrace.analysis.batch import Batch, ModelInputs, own_batch, read_model_inputs
+from ttrace.analysis.batch import Batch, own_batch
+from ttrace.analysis.inputs import ModelInputs, RowsOf, read_model_inputs
 from ttrace.core.evidence import RunFacts
 from ttrace.core.ids import Kind
 from ttrace.core.record import ModuleInfo, Summary
@@ -29,15 +30,24 @@ class Source:
         self.role = role  # reference, candidate, perturbed reference, repeated reference
         self.trace = trace
         self.spans = spans
+        self._batches: dict[RowsOf, Batch] = {}
 
     @functools.cached_property
     def model_inputs(self) -> ModelInputs:
         return read_model_inputs(self.trace, self.spans)
 
-    @functools.cached_property
+    def batch_by(self, choice: RowsOf) -> Batch:
+        """The batch in the order that this trace itself gives it, of the rows of one input."""
+        if choice not in self._batches:
+            rows = self.model_inputs.rows(choice)
+            self._batches[choice] = own_batch(self.trace, rows, max(choice.dim, 0))
+        return self._batches[choice]
+
+    @property
     def batch(self) -> Batch:
-        """The batch in the order that this trace itself gives it."""
-        return own_batch(self.trace, self.model_inputs)
+        """The batch by the input that most likely tells samples apart."""
+        choices = self.model_inputs.choices()
+        return self.batch_by(choices[0]) if choices else own_batch(self.trace, {})
 
     @property
     def summaries(self) -> list[Summary]:

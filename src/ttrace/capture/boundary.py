@@ -66,6 +66,7 @@ class Watching:
         self._handles: list[RemovableHandle] = []
 
     def meet(self, call: Call, kind: Kind, slot: str, tensor: torch.Tensor) -> torch.Tensor:
+        made = tensor
         if kind is Kind.OUTPUT and self._noise is not None:
             tensor = self._make_noisy(self._noise, call, slot, tensor)
         context = self._context
@@ -75,7 +76,7 @@ class Watching:
         _record(context, call, kind, boundary, tensor)
         backward = boundary_of(context.adapter, call.module, _GRADIENT[kind], slot, tensor)
         if _expects_gradient(tensor) and backward is not None:
-            self._watch(call, _GRADIENT[kind], backward, tensor)
+            self._watch(call, _GRADIENT[kind], backward, tensor, made)
         return tensor
 
     def end(self) -> None:
@@ -97,8 +98,18 @@ class Watching:
         self._noisy.keep(noisy, id_)
         return noisy
 
-    def _watch(self, call: Call, kind: Kind, boundary: BoundarySpec, tensor: torch.Tensor) -> None:
-        """Record the gradient of this tensor, over all its uses, when backward reaches it."""
+    def _watch(
+        self,
+        call: Call,
+        kind: Kind,
+        boundary: BoundarySpec,
+        tensor: torch.Tensor,
+        made: torch.Tensor,
+    ) -> None:
+        """Record the gradient of this tensor, over all its uses, when backward reaches it.
+
+        A module may go on with what it `made` before noise was added: that is a use, too.
+        """
         context, arrivals = self._context, self._context.arrivals
         id_ = _id(context, call, kind, boundary.slot)
         gradient = (id_, call.microbatch)
@@ -123,7 +134,7 @@ class Watching:
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
             return context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
 
-        self._handles.append(tensor.register_hook(arrived))
+        self._handles.append(made.register_hook(arrived))
 
     def _arrived(
         self, id_: TensorId, call: Call, boundary: BoundarySpec, grad: torch.Tensor

@@ -165,7 +165,7 @@ class Overwriter:
         values = self._read(id_, layout) if term is None else term
         values = values if found is None else values.to(found.dtype)
         if id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD:
-            told = found if not layout.partial else None
+            told = found if not layout.partial and share[1] == 1 else None
             scale = self._scale_of(microbatch, told, values)
             values = (values.to(torch.float32) * scale).to(values.dtype)
             values = self._owned(values, f"{id_}", *share) if share[1] > 1 else values

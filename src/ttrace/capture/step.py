@@ -166,9 +166,14 @@ class RecordingTracer:
         id_ = self._context.id("", Kind.LOSS)
 
         def record() -> None:
-            layout = self._context.adapter.loss_layout()
+            adapter = self._context.adapter
+            # A loss that is still a sum or a mean over ranks is one number all the same.
             self._recorder.value(
-                id_, value, microbatch=microbatch, sequence=sequence, layout=layout
+                id_,
+                adapter.reduced(value.detach()),
+                microbatch=microbatch,
+                sequence=sequence,
+                layout=adapter.loss_layout(),
             )
 
         self._recorder.guarded(str(id_), record)

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from ttrace.adapters.base import Parameter
 from ttrace.adapters.patching import patched
+from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.clipping import watch_clipping
 from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
@@ -218,7 +219,8 @@ class Update:
             gradient = adapter.main_grad(p.tensor) if id(p.tensor) in reduced else None
             if gradient is not None:
                 id_ = context.id(p.module, Kind.ACCUMULATED_GRAD, p.name)
-                layout = adapter.local_gradient_layout(p.module, p.name)
+                layout = annotated_layout(p.tensor, gradient)
+                layout = layout or adapter.local_gradient_layout(p.module, p.name)
                 # A copy: the reduction changes it in place, which its object need not tell.
                 context.recorder.value(id_, gradient.detach().clone(), layout=layout)
 
@@ -279,12 +281,13 @@ class Update:
         for part in self._context.adapter.parts(kind, parameter):
             found += 1
             id_ = self._context.id(parameter.module, kind, part.slot)
-            record = self._context.recorder.value(id_, part.tensor, layout=part.layout)
+            layout = annotated_layout(parameter.tensor, part.tensor) or part.layout
+            record = self._context.recorder.value(id_, part.tensor, layout=layout)
             if record is not None and record.location is not None:
                 self._compare_with_before(id_, record.location.xxh3)
             if self._overwriter is not None:
                 noisy = kind in _MADE_NOISY
-                self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=part.layout)
+                self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=layout)
         return found
 
     def _compare_with_before(self, id_: TensorId, digest: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import eager
 from ttrace.core.ids import Kind, TensorId
@@ -121,11 +122,12 @@ class WeightHooks:
             if self._context.number is not None:
                 where = str(self._id(name))
                 with torch.no_grad():
-                    self._context.recorder.guarded(where, lambda: self._arrived(name, grad))
+                    known = annotated_layout(parameter, grad)
+                    self._context.recorder.guarded(where, lambda: self._arrived(name, grad, known))
 
         self._leaf_handles.append(parameter.register_hook(arrived))
 
-    def _arrived(self, name: Name, grad: torch.Tensor) -> None:
+    def _arrived(self, name: Name, grad: torch.Tensor, known: Layout | None) -> None:
         context = self._context
         microbatch = context.calls.backward_microbatch
         if microbatch is None:
@@ -134,7 +136,7 @@ class WeightHooks:
         if key in self._recorded:
             raise RuntimeError("its gradient arrived twice; only the first is kept")
         local, layout = context.adapter.to_local(grad)
-        layout = layout or context.adapter.local_gradient_layout(*name)
+        layout = known or layout or context.adapter.local_gradient_layout(*name)
         if self._uses[key] <= 1:
             self._write(name, microbatch, _Sum(grad, layout, context.recorder.next_sequence()))
         elif key not in self._sums:

@@ -22,6 +22,8 @@ class Alignment:
     # The side that lacks this id stored it under another one, because the tensor was the same
     # object.
     stored_elsewhere: bool = False
+    names_rows: bool = False  # numbers of rows, which name the same rows in both runs
+    uncertain: bool = False  # nothing says where the candidate's pieces belong
 
     @property
     def pair(self) -> Pair | None:

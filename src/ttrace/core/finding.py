@@ -21,6 +21,7 @@ class Finding(StrEnum):
     # passes
     EQUAL = "equal"
     REPLICAS_ROUNDED = "replicas_rounded"  # replicas differ, by no more than rounding
+    SAME_ROWS = "same_rows"  # numbers of rows that each rank counts by itself
     # mismatch: the worst judgement and the statistics say how much and where
     CONSTANT_FACTOR = "constant_factor"  # nearly all of the error is one
     FACTOR = "factor"  # what is left beside it is rounding
@@ -30,6 +31,7 @@ class Finding(StrEnum):
     PLACE = "place"  # a row, slice or element
     NORM = "norm"
     TOKENS_MOVED = "tokens_moved"
+    TAKEN_AS_CHUNKS = "taken_as_chunks"  # parts of a parameter that nobody says how it is split
     # conflict, nonfinite
     REPLICAS_DISAGREE = "replicas_disagree"
     RECOMPUTATION_DIFFERS = "recomputation_differs"
@@ -41,6 +43,7 @@ class Finding(StrEnum):
     NO_RANK_HOLDS = "no_rank_holds"
     CANNOT_BE_ALIGNED = "cannot_be_aligned"
     # undecided
+    NO_PLACE_KNOWN = "no_place_known"  # of the candidate's pieces in the whole
     REFERENCE_CANNOT_BE_ALIGNED = "reference_cannot_be_aligned"
     REFERENCE_LACKS = "reference_lacks"
     REFERENCE_NONFINITE = "reference_nonfinite"

@@ -34,13 +34,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalTensor:
-    """Pieces without overlap that should make up the whole, their replicas, and what is missing."""
+    """Pieces without overlap that should make up the whole, their replicas, and what is missing.
+
+    `absent` parts are not missing: padding of samples that this run pads to less.
+    """
 
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
     replicas: tuple[Piece, ...] = ()
     gaps: tuple[Box, ...] = ()
     notes: tuple[str, ...] = ()
+    absent: tuple[Layout, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -57,7 +61,7 @@ class LogicalTensor:
 
 
 def as_terms(tensor: LogicalTensor) -> LogicalTensor | None:
-    """Replicas taken as terms of one sum instead, where no layout vouches for them.
+    """Replicas, and terms of a mean, taken as terms of one sum, where no layout vouches for them.
 
     A plain local gradient may be either: frameworks that split the sequence by hand sum it later.
     """
@@ -74,8 +78,18 @@ def as_terms(tensor: LogicalTensor) -> LogicalTensor | None:
     return replace(tensor, pieces=terms, replicas=())
 
 
+def as_mean(tensor: LogicalTensor) -> LogicalTensor:
+    """Sums of several records taken as their means."""
+    pieces = tuple(replace(p, factor=p.factor / len(p.records)) for p in tensor.pieces)
+    return replace(tensor, pieces=pieces)
+
+
 def assemble(
-    shape: Sequence[int], pieces: Sequence[Piece], notes: Sequence[str] = ()
+    shape: Sequence[int],
+    pieces: Sequence[Piece],
+    notes: Sequence[str] = (),
+    *,
+    absent: tuple[Layout, ...] = (),
 ) -> LogicalTensor:
     """Sort pieces into one cover and replicas of it; originals come before recomputed values."""
     ordered = sorted(pieces, key=lambda piece: (piece.recompute, piece.ranks))
@@ -85,6 +99,7 @@ def assemble(
         shape=tuple(shape),
         pieces=first,
         replicas=tuple(ordered[index] for cover in covers[1:] for index in cover),
-        gaps=tuple(find_gaps(shape, [piece.layout for piece in first])),
+        gaps=tuple(find_gaps(shape, [*(piece.layout for piece in first), *absent])),
         notes=tuple(notes),
+        absent=absent,
     )

@@ -130,7 +130,7 @@ class Experiment:
             )
 
         result = self._decided(compared, perturbed, "perturbed")
-        return result if lost is None else _without(result, lost)
+        return result if lost is None else stands_without(result, lost)
 
     def _perturbed_or_why(self, name: str) -> tuple[list[Path], CommandFailed | None]:
         """None, where one of them did not end well: much can be said without them."""

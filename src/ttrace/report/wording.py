@@ -49,7 +49,8 @@ def place(culprit: Culprit) -> str:
 
 def where(culprit: Culprit) -> str:
     """The modules or the stage that is blamed; parameters are named where they are few."""
-    if culprit.reason is Reason.OTHER_PARAMETERS and culprit.count == len(culprit.evidence):
+    of_parameters = culprit.reason in (Reason.OTHER_PARAMETERS, Reason.OTHER_SPLIT)
+    if of_parameters and culprit.count == len(culprit.evidence):
         return _parameters(culprit.evidence)
     return blamed(culprit.blame)
 
@@ -86,6 +87,7 @@ def _reason(culprit: Culprit, tensors: Tensors) -> str:
         module="" if first is None else display_module(first.module),
         tensor="" if first is None else _tensor(first),
         names=_parameters(evidence),
+        annotation="" if first is None else _annotation(first),
         slots=", ".join(id_.slot for id_ in evidence),
         more=line(Line.MORE_POINTS, count=others) if others > 0 else "",
         gradients=line(Line.REDUCED_GRADIENTS if reduced else Line.MAIN_GRADIENTS),
@@ -126,6 +128,7 @@ def finding(tensor: TensorResult) -> str:
             gaps=", ".join(special.gaps),
             problem=special.problem,
             told=special.told,
+            annotation=_annotation(tensor.id),
             shape=list(tensor.shape),
             place="" if tensor.worst is None else reading_place(tensor.worst.reading),
             **_measured(tensor),
@@ -137,6 +140,19 @@ def finding(tensor: TensorResult) -> str:
     if special.moved and tensor.finding is not Finding.TOKENS_MOVED:
         words = f"{words}; {tokens}" if words else tokens
     return words
+
+
+def _annotation(id_: TensorId) -> str:
+    """The line by which a script says how a tensor is split."""
+    kinds = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}
+    return line(
+        Line.ANNOTATION,
+        module=f"model.{id_.module}" if id_.module else "model",
+        kind=kinds.get(id_.kind.forward, "parameters"),
+        slot=id_.slot,
+        dim=0,
+        sections=line(Line.SECTIONS) if id_.kind is Kind.PARAM else "",
+    )
 
 
 def _measured(tensor: TensorResult) -> dict[str, object]:

@@ -92,7 +92,8 @@ class BlockReader:
             return self._read_slab(pieces[0].records[0], _slices(start, stop), split).reshape(size)
         dtype = common_dtype(pieces)
         block = self._block.take(size, dtype)
-        if not all(_is_plain(piece) for piece in pieces):
+        held = sum(piece.layout.volume for piece in pieces)
+        if held < math.prod(shape) or not all(_is_plain(piece) for piece in pieces):
             block.zero_()
         for piece in pieces:
             for record in piece.records:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ttrace.analysis.align.holdings import key_of
 from ttrace.analysis.align.infer import OwnShape
 from ttrace.analysis.align.matching import match_batches
 from ttrace.analysis.align.padding import Crop, cropped, find_crop, padding_note, vocabulary_of
@@ -59,15 +60,13 @@ class Aligner:
 
     def __init__(self, reference: Source) -> None:
         self._reference = reference
-        self._placer = Placer(reference.trace, reference.batch)
+        self._placers: dict[int, Placer] = {}  # by the batch that they were made for
 
     def align(self, source: Source) -> Aligned:
         """Both traces, the candidate placed in the logical shapes of the reference."""
         reference_batch, candidate_batch = match_batches(self._reference, source)
         reference, candidate = self._reference.trace, source.trace
-        in_own_order = reference_batch is self._reference.batch
-        placer = self._placer if in_own_order else Placer(reference, reference_batch)
-        sides = placer, Placer(candidate, candidate_batch)
+        sides = self._placer(reference_batch), Placer(candidate, candidate_batch)
         vocabulary = vocabulary_of(reference, candidate)
         crops: dict[TensorId, Crop] = {}
         notes: list[str] = []
@@ -81,6 +80,9 @@ class Aligner:
                         notes.append(padding_note(id_, expected[0], found[0], crop))
                     crops[id_] = crop
                     expected, found = cropped(expected, crop), cropped(found, crop)
+            if _names_rows(id_, expected, found, candidate_batch):
+                tensors.append(Alignment(id=id_, reference=None, candidate=None, names_rows=True))
+                continue
             tensors.append(_align_id(id_, expected, found, *sides))
         return Aligned(
             tensors=tuple(sorted(tensors, key=_execution_order)),
@@ -91,6 +93,15 @@ class Aligner:
             crops=crops,
             notes=tuple(notes),
         )
+
+    def _placer(self, batch: Batch) -> Placer:
+        """What was placed stays known for the next run in the same order of samples."""
+        own = Placer(self._reference.trace, batch)
+        return self._placers.setdefault(id(batch), own) if self._is_kept(batch) else own
+
+    def _is_kept(self, batch: Batch) -> bool:
+        choices = self._reference.model_inputs.choices()
+        return any(batch is self._reference.batch_by(choice) for choice in choices)
 
 
 def _align_id(
@@ -115,7 +126,21 @@ def _align_id(
         problem = "its ranks hold different values and nothing says how they belong together"
         return Alignment(id=id_, reference=None, candidate=None, reference_problem=problem)
     return _alignment(
-        id_, reference_placer.place(expected, own), candidate_placer.place(found, own)
+        id_,
+        reference_placer.place(expected, own),
+        candidate_placer.place(found, own),
+        uncertain=candidate_placer.is_guess(id_),
+    )
+
+
+def _names_rows(
+    id_: TensorId, reference: list[Record] | None, candidate: list[Record] | None, batch: Batch
+) -> bool:
+    """Whether these are inputs that each rank counts by itself and that were understood."""
+    records = [*(reference or ()), *(candidate or ())]
+    return bool(reference and candidate and id_.kind.is_activation and batch.pointers) and all(
+        record.location is not None and (key_of(record), record.location.xxh3) in batch.pointers
+        for record in records
     )
 
 
@@ -138,6 +163,7 @@ def _alignment(
     candidate: LogicalTensor | str | None,
     *,
     stored_elsewhere: bool = False,
+    uncertain: bool = False,
 ) -> Alignment:
     return Alignment(
         id=id_,
@@ -146,6 +172,7 @@ def _alignment(
         reference_problem=reference if isinstance(reference, str) else "",
         candidate_problem=candidate if isinstance(candidate, str) else "",
         stored_elsewhere=stored_elsewhere,
+        uncertain=uncertain,
     )
 
 

@@ -8,8 +8,9 @@ which the sequence is read off the sizes: [batch, sequence, hidden], [sequence, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from ttrace.analysis.batch import Batch, MicrobatchKey, Part
 from ttrace.core.layout import Layout, Run, Runs
@@ -23,17 +24,32 @@ class Cut:
 
     layout: Layout
     gathered: bool = False
+    absent: tuple[Layout, ...] = ()  # padding that this part does not have
 
 
-def cuts(batch: Batch, key: MicrobatchKey, shape: Shape) -> list[Cut]:
+def cuts(batch: Batch, key: MicrobatchKey, shape: Shape, module: str = "") -> list[Cut]:
     """Where a tensor of this microbatch may sit in a logical tensor of this shape."""
+    inside = [o for o in batch.others if o.within and module.startswith(f"{o.within}.")]
+    beside = [other for other in batch.others if not other.within]
+    first, last = (
+        [cut for other in others for cut in _cuts(other, key, shape, exactly=True)]
+        for others in (inside, beside)
+    )
+    return [*first, *_cuts(batch, key, shape), *last]
+
+
+def _cuts(batch: Batch, key: MicrobatchKey, shape: Shape, *, exactly: bool = False) -> list[Cut]:
+    if key not in batch.parts:
+        return []
     full = Layout.full(shape)
     size, part = batch.sizes[key[0]], batch.parts[key]
     by_samples = {
         dim: full.take(dim, _scaled(part.samples, shape[dim] // size))
         for dim in _likely_dims(shape, size, batch.dim)
-        if shape[dim] % size == 0
+        if shape[dim] == size or not (shape[dim] % size or exactly)
     }
+    if part.span is not None:
+        return _padded_cuts(by_samples, part, batch.lengths[key[0]])
     if not part.positions:
         return [Cut(layout) for layout in by_samples.values()]
     length = batch.lengths[key[0]]
@@ -57,6 +73,30 @@ def cuts(batch: Batch, key: MicrobatchKey, shape: Shape) -> list[Cut]:
     multiples = [layout for dims, layout in by_positions.items() if not is_exact(dims)]
     gathered = [Cut(layout, gathered=True) for layout in by_samples.values()]
     return [*map(Cut, [*exact, *by_tokens, *multiples]), *gathered]
+
+
+def _padded_cuts(by_samples: Mapping[int, Layout], part: Part, length: int) -> list[Cut]:
+    """Samples that are padded to less than the length of the longest, in any dims of that length.
+
+    Attention has two of them; a dim of features may happen to be as long.
+    """
+    found = []
+    for batch_dim, layout in by_samples.items():
+        dims = [d for d, size in enumerate(layout.shape) if size == length and d != batch_dim]
+        for count in range(len(dims), -1, -1):
+            found += [_shortened(layout, some, part) for some in combinations(dims, count)]
+    return found
+
+
+def _shortened(layout: Layout, dims: Sequence[int], part: Part) -> Cut:
+    span, whole, absent = part.span, layout, []
+    assert span is not None
+    start, stop = span.start or 0, (span.start or 0) + span.length
+    for dim in dims:
+        size = layout.shape[dim]
+        absent.append(layout.take(dim, [Run(0, start), Run(stop, size - stop)]))
+        whole = whole.take(dim, [span])
+    return Cut(whole, absent=tuple(absent))
 
 
 def grown(batch: Batch, key: MicrobatchKey, shape: Shape) -> Shape:

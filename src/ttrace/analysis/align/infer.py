@@ -33,12 +33,18 @@ class OwnShape:
 
 def own_shape(holdings: Holdings, records: Sequence[Record]) -> OwnShape:
     """The logical shape as far as this trace alone can tell."""
-    record = max(records, key=lambda record: holdings.batch.held(key_of(record)))
+    record = max(records, key=lambda record: _share(holdings, record))
     shape = record.shape if record.layout is None else record.layout.shape
     whole = _whole_batch(holdings, record, shape)
     if shape and record.layout is None and holdings.peers_differ(records):
         return OwnShape((whole[0] * len(holdings.peers(record)), *whole[1:]), stacked=True)
     return OwnShape(whole, guessed=whole != shape and holdings.same_for_all_samples(record))
+
+
+def _share(holdings: Holdings, record: Record) -> tuple[bool, int]:
+    """How much of the batch a record has; those with the longest samples come first."""
+    part = holdings.part(record)
+    return part is None or part.span is None, holdings.batch.held(key_of(record))
 
 
 def _whole_batch(holdings: Holdings, record: Record, shape: Shape) -> Shape:
@@ -50,16 +56,21 @@ def _whole_batch(holdings: Holdings, record: Record, shape: Shape) -> Shape:
     held = holdings.batch.held(key)
     if record.batch_dim is not None:
         return _more_samples(holdings, record, shape)
-    if holdings.same_for_all_samples(record) and shape[holdings.batch.dim] != held:
+    if holdings.same_for_all_samples(record) and _size(shape, holdings.batch.dim) != held:
         return shape
     return grown(holdings.batch, key, shape)
+
+
+def _size(shape: Shape, dim: int) -> int:
+    """Of a dim that a tensor may not have: then 0."""
+    return shape[dim] if dim < len(shape) else 0
 
 
 def _more_samples(holdings: Holdings, record: Record, shape: Shape) -> Shape:
     """The record's layout says all but the samples."""
     key, dim = key_of(record), record.batch_dim
     held = holdings.batch.held(key)
-    if dim is None or dim < 0 or not held or shape[dim] % held:
+    if dim is None or dim < 0 or not held or not _size(shape, dim) or shape[dim] % held:
         return shape
     size = shape[dim] // held * holdings.batch.sizes[key[0]]
     return (*shape[:dim], size, *shape[dim + 1 :])
@@ -68,8 +79,8 @@ def _more_samples(holdings: Holdings, record: Record, shape: Shape) -> Shape:
 def cuts_of(holdings: Holdings, record: Record, shape: Shape) -> list[Cut]:
     key, dim = key_of(record), record.batch_dim
     if dim is None:
-        return cuts(holdings.batch, key, shape)
-    if dim < 0 or shape[dim] % holdings.batch.sizes[key[0]]:
+        return cuts(holdings.batch, key, shape, record.id.module)
+    if dim < 0 or not _size(shape, dim) or shape[dim] % holdings.batch.sizes[key[0]]:
         return []
     unit = shape[dim] // holdings.batch.sizes[key[0]]
     runs = [
@@ -84,7 +95,7 @@ def is_shard_of_table(
     """The same for all samples, without a row for each, and other ranks hold other parts."""
     key, dim = key_of(record), holdings.batch.dim
     per_sample = holdings.batch.held(key), holdings.batch.sizes[key[0]]
-    if not shape or (record.shape[dim], shape[dim]) == per_sample:
+    if not shape or (_size(record.shape, dim), _size(shape, dim)) == per_sample:
         return False
     return holdings.same_for_all_samples(record) and holdings.peers_differ(records)
 

@@ -26,6 +26,7 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, assemble
 from ttrace.core.record import Record
+from ttrace.errors import LayoutError
 from ttrace.trace.plan import Position
 from ttrace.trace.reader import Trace
 
@@ -39,6 +40,11 @@ class Placer:
         self._holdings = Holdings(trace, batch)
         self.positions: dict[RecordKey, Position] = {}
         self._known: dict[object, LogicalTensor | str] = {}
+
+    def is_guess(self, id_: TensorId) -> bool:
+        """Whether nobody knows the samples of this tensor: that it does not fit is no mistake."""
+        batch = self._holdings.batch
+        return id_.kind.is_activation and (bool(batch.notes) or batch.is_unknown_in(id_.module))
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
@@ -62,13 +68,18 @@ class Placer:
                 for record in records
             ]
             pieces = pieces_of(self._holdings, placed)
-        except Unplaceable as problem:
+        except (Unplaceable, LayoutError) as problem:
             return str(problem)
         self._remember(placed)
         inferred = any(
             item.record.layout is None and item.layout.runs != item.outer.runs for item in placed
         )
-        return assemble(own.shape, pieces, ["layout inferred from the shape"] if inferred else [])
+        return assemble(
+            own.shape,
+            pieces,
+            ["layout inferred from the shape"] if inferred else [],
+            absent=tuple(dict.fromkeys(layout for item in placed for layout in item.absent)),
+        )
 
     def _remember(self, placed: Sequence[Placed]) -> None:
         """Keep where every record sits, for a later run that must not guess."""
@@ -101,6 +112,8 @@ class Placer:
         local = record.shape if known is None else known.shape
         key = key_of(record)
         split = record.id.kind.is_activation and self._holdings.batch.splits(key)
+        if split and self._holdings.batch.is_unknown_in(record.id.module):
+            raise Unplaceable("its rows are tokens in an order that nothing tells")
         reordered = split and self._holdings.batch.reorders(key)
         shared = split and not reordered
         shared = shared and (
@@ -137,6 +150,7 @@ class Placer:
                     outer,
                     contributes=term,
                     shared=shared or cut.gathered,
+                    absent=cut.absent,
                 )
         raise Unplaceable(
             f"rank {record.rank} holds shape {local} in microbatch {record.microbatch}, which "

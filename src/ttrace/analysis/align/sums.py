@@ -33,6 +33,7 @@ class Placed:
     # Every microbatch holds the whole shape and contributes to the value, as to a loss.
     contributes: bool = False
     shared: bool = False  # the same for all samples, or for all positions
+    absent: tuple[Layout, ...] = ()  # padding that nobody holds for these samples
 
 
 @dataclass(frozen=True, slots=True)

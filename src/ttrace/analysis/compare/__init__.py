@@ -1,8 +1,9 @@
 """Stage 4 of 7: compare.
 
 Enters: alignments and tolerances. Leaves: a verdict for every id; nothing is skipped silently.
-measure.py measures pairs, loss_scale.py finds the factor that a split batch explains, tokens.py
-leaves out what a router sent elsewhere, judge.py makes every verdict.
+measure.py measures pairs, loss_scale.py finds the factor that a split batch explains, terms.py
+where ranks share out the loss, tokens.py leaves out what a router sent elsewhere, judge.py makes
+every verdict.
 """
 
 from ttrace.analysis.compare.judge import Allowed, judge

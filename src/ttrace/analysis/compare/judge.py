@@ -15,7 +15,7 @@ import torch
 from ttrace.analysis.compare.measure import Disagreement, Measured
 from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.finding import Finding, Specifics
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.readings import Statistic, in_eps, readings
 from ttrace.core.results import Judgement, TensorResult, Tolerance, Verdict
@@ -87,11 +87,15 @@ def _judge_unmeasured(
 
 def _why_unmeasured(alignment: Alignment) -> tuple[Verdict, Finding, Specifics | None]:
     reference, candidate = alignment.reference, alignment.candidate
+    if alignment.names_rows:
+        return Verdict.PASS, Finding.SAME_ROWS, None
     if alignment.reference_problem:
         problem = Specifics(problem=alignment.reference_problem)
         return Verdict.UNDECIDED, Finding.REFERENCE_CANNOT_BE_ALIGNED, problem
     if alignment.candidate_problem:
         problem = Specifics(problem=alignment.candidate_problem)
+        if alignment.uncertain:
+            return Verdict.UNDECIDED, Finding.NO_PLACE_KNOWN, problem
         return Verdict.SHAPE, Finding.CANNOT_BE_ALIGNED, problem
     if candidate is None:
         return Verdict.MISSING, Finding.ONLY_IN_REFERENCE, None
@@ -116,6 +120,8 @@ def _judge_measured(
     tolerance = tolerances.get(id_)
     judgements = _judgements(found, tolerance, reference.shape, eps)
     verdict, finding = _verdict(measured, candidate, tolerance, judgements)
+    if verdict is Verdict.MISMATCH and id_.kind is Kind.PARAM and candidate.notes:
+        finding = Finding.TAKEN_AS_CHUNKS
     in_conflict = verdict is Verdict.CONFLICT
     return TensorResult(
         id=id_,

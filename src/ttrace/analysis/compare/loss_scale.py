@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import statistics as stdlib_statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ttrace.analysis.compare.measure import Comparator
+from ttrace.analysis.compare.terms import split_losses
 from ttrace.core.alignment import Pair
 from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.scale import MARGIN, Scales, explained_scales
 
 _SHOWN_GAINS = 8  # chosen: one for every microbatch of a rank
@@ -30,6 +32,13 @@ class LossScale:
     factor: float = 1.0
     scales: Scales = field(default_factory=Scales)
     note: Note | None = None
+    split: frozenset[int] = frozenset()  # steps whose loss ranks with the same samples share out
+
+    def may_be_terms(self, id_: TensorId, reference: LogicalTensor) -> bool:
+        """Whether what looks like replicas, or like a mean of numbers, may be a sum instead."""
+        is_number = not reference.shape and id_.kind.is_activation
+        is_term = id_.kind.carries_loss_scale and id_.step in self.split
+        return id_.kind.is_unreduced or is_number or is_term
 
     def factor_of(self, id_: TensorId) -> float:
         """By what this tensor is larger: all that carries the scale is, by the same."""
@@ -49,7 +58,26 @@ def find_loss_scale(
     It is removed only when splitting the batch explains it, or when it is the one that the
     framework declares; main gradients are compared as they are, so that a wrong scale shows there.
     """
-    gains = _seed_gains(comparator, pairs)
+    shares = split_losses(comparator, pairs)
+    found = _find_loss_scale(
+        comparator,
+        pairs,
+        reference_splits,
+        (*candidate_splits, *shares.values()),
+        declared,
+        _seed_gains(comparator, pairs, shares),
+    )
+    return replace(found, split=frozenset(shares))
+
+
+def _find_loss_scale(
+    comparator: Comparator,
+    pairs: Mapping[TensorId, Pair],
+    reference_splits: Sequence[int],
+    candidate_splits: Sequence[int],
+    declared: float | None,
+    gains: Sequence[float],
+) -> LossScale:
     if declared is not None:
         scales = Scales(allowed=(declared,), likely=declared)
         return LossScale(factor=declared, scales=scales, note=_scale_note(declared, gains))
@@ -74,17 +102,23 @@ def find_isolated_scale(
     comparator: Comparator, pairs: Mapping[TensorId, Pair], scales: Scales
 ) -> LossScale:
     """The scale that an isolated run took for every gradient after the first."""
-    gains = _seed_gains(comparator, pairs)
-    if not gains:
-        return LossScale(scales=scales)
-    factor = scales.of(stdlib_statistics.median(gains))
-    return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
+    shares = split_losses(comparator, pairs)
+    gains = _seed_gains(comparator, pairs, shares)
+    factor = scales.of(stdlib_statistics.median(gains)) if gains else 1.0
+    return LossScale(
+        factor=factor,
+        scales=scales,
+        note=_scale_note(factor, gains),
+        split=frozenset(shares),
+    )
 
 
-def _seed_gains(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> list[float]:
+def _seed_gains(
+    comparator: Comparator, pairs: Mapping[TensorId, Pair], shares: Container[int]
+) -> list[float]:
     """How large the first gradient of backward is on every rank, against the reference's."""
     seeds = (
-        pair
+        (pair[0], (as_terms(pair[1]) if id_.step in shares else None) or pair[1])
         for id_, pair in pairs.items()
         if id_.kind.is_gradient_of_activation and pair[0].volume > 1 and not pair[1].gaps
     )

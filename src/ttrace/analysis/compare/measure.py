@@ -14,7 +14,7 @@ import torch
 
 from ttrace.analysis.compare.tokens import leave_out_moved, token_dims
 from ttrace.core.ids import TensorId
-from ttrace.core.logical import LogicalTensor, Piece, as_terms
+from ttrace.core.logical import LogicalTensor, Piece, as_mean, as_terms
 from ttrace.core.statistics import Statistics
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.pairs import PairReader
@@ -65,12 +65,13 @@ class Comparator:
     def measure_unit(self, unit: Unit) -> Measured:
         """What one unit of work asks for."""
         measured = self.measure(unit.reference, unit.candidate, unit.scale)
-        terms = as_terms(unit.candidate) if unit.may_be_terms and measured.disagreements else None
-        if terms is None:
+        other = _read_otherwise(unit, measured)
+        if other is None:
             return measured
-        summed = replace(self.measure(unit.reference, terms, unit.scale), as_terms=True)
-        nearer = summed.statistics.error_norm < measured.statistics.error_norm
-        return summed if nearer else measured
+        again = self.measure(unit.reference, other, unit.scale)
+        if not again.statistics.error_norm < measured.statistics.error_norm:
+            return measured
+        return replace(again, as_terms=other == as_terms(unit.candidate))
 
     def measure(
         self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0
@@ -104,6 +105,21 @@ class Comparator:
         for expected, values in self._pairs.against(reference, piece):
             total.update(expected, values)
         return total.result().gain
+
+
+def _read_otherwise(unit: Unit, measured: Measured) -> LogicalTensor | None:
+    """Another way to put the candidate together, where nothing says which one is meant.
+
+    A number that every microbatch returns (a loss) is read as a mean, its gradient as a sum of
+    shares; if the number is a sum instead, each has the whole gradient.
+    """
+    candidate = unit.candidate
+    if not unit.may_be_terms:
+        return None
+    if unit.id.kind.is_gradient_of_activation and not unit.reference.shape:
+        return as_mean(candidate)
+    is_mean = any(piece.factor != 1.0 for piece in candidate.pieces)
+    return as_terms(candidate) if measured.disagreements or is_mean else None
 
 
 def _divided(block: torch.Tensor, scale: float) -> torch.Tensor:

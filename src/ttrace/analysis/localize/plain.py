@@ -17,6 +17,7 @@ from ttrace.analysis.localize.findings import (
     outermost,
 )
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
+from ttrace.core.finding import Finding
 from ttrace.core.ids import Kind
 from ttrace.core.results import TensorResult, Verdict
 
@@ -74,7 +75,7 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
         return (
             Culprit(
                 blame=_of_parameters(failed),
-                reason=Reason.OTHER_PARAMETERS,
+                reason=Reason.OTHER_SPLIT if _are_parts(failed) else Reason.OTHER_PARAMETERS,
                 evidence=tuple(result.id for result in failed[:_SHOWN]),
                 count=len(failed),
                 total=len(parameters),
@@ -92,6 +93,14 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
             ),
         )
     return ()
+
+
+def _are_parts(failed: Sequence[TensorResult]) -> bool:
+    """Whether all that differ are held in parts whose places were inferred, or do not fit."""
+    return all(
+        result.finding is Finding.TAKEN_AS_CHUNKS or result.verdict is Verdict.SHAPE
+        for result in failed
+    )
 
 
 def _of_parameters(failed: Sequence[TensorResult]) -> Blame:

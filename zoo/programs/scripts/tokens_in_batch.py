@@ -1,0 +1,47 @@
+"""A Llama of transformers whose loss is a sum over tokens divided by those of all ranks."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import ttrace
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
+
+torch.manual_seed(1)
+config = LlamaConfig(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+)
+model = DistributedDataParallel(LlamaForCausalLM(config))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+tracer = ttrace.attach(model, optimizer)
+
+generator = torch.Generator().manual_seed(2)
+for _ in range(2):
+    ids = torch.randint(64, (4, 16), generator=generator)
+    labels = ids.clone()
+    labels[0, 5:] = -100
+    mine = slice(rank * 4 // world, (rank + 1) * 4 // world)
+    tokens = (labels[mine][:, 1:] != -100).sum()
+    dist.all_reduce(tokens)
+    with tracer.step():
+        output = model(
+            input_ids=ids[mine],
+            labels=labels[mine],
+            num_items_in_batch=tokens,
+            use_cache=False,
+        )
+        (output.loss * world).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+dist.destroy_process_group()
