@@ -143,16 +143,13 @@ def finding(tensor: TensorResult) -> str:
 
 
 def _annotation(id_: TensorId) -> str:
-    """The line by which a script says how a tensor is split."""
+    """The line of code by which a script says how a tensor is split."""
+    module = f"model.{id_.module}" if id_.module else "model"
     kinds = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}
-    return line(
-        Line.ANNOTATION,
-        module=f"model.{id_.module}" if id_.module else "model",
-        kind=kinds.get(id_.kind.forward, "parameters"),
-        slot=id_.slot,
-        dim=0,
-        sections=line(Line.SECTIONS) if id_.kind is Kind.PARAM else "",
-    )
+    what = kinds.get(id_.kind.forward, "parameters")
+    sections = ", sections=(...)" if what == "parameters" else ""
+    split = f"ttrace.Split.over(group, dim=0{sections})"
+    return f"ttrace.annotate({module}, {what}={{'{id_.slot}': {split}}})"
 
 
 def _measured(tensor: TensorResult) -> dict[str, object]:

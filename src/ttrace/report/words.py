@@ -46,9 +46,8 @@ REASONS = {
     Reason.NO_TENSOR_OF_IT: "the reference has it, the candidate has no tensor of it",
     Reason.OTHER_PARAMETERS: "{count} of {total} parameters differ before the step ({names} "
     "first): load the same values in both runs",
-    Reason.OTHER_SPLIT: "{count} of {total} parameters differ before the step ({names} first). "
-    "Ranks hold parts of them, taken as plain chunks: load the same values, or say how they are "
-    "split: {annotation}",
+    Reason.OTHER_SPLIT: "{count} of {total} parameters differ before the step ({names} first), "
+    "parts taken as plain chunks: load the same values, or say how they are split: {annotation}",
     Reason.GATHERED_PARAMETER: "its last update passes; at the start of this step, {slots} does "
     "not: {why}",
     Reason.OTHER_DATA: "the candidate was given other data than the reference: {why}",
@@ -163,8 +162,7 @@ FINDINGS = {
     Finding.ONLY_IN_CANDIDATE: "only in the candidate",
     Finding.NO_RANK_HOLDS: "no rank holds {gaps} of {shape}",
     Finding.CANNOT_BE_ALIGNED: "{problem}",
-    Finding.NO_PLACE_KNOWN: "nobody knows where it belongs: {problem}; if it is a part of a "
-    "whole, say which: {annotation}",
+    Finding.NO_PLACE_KNOWN: "its place is not known: {problem}; say it by {annotation}",
     Finding.REFERENCE_CANNOT_BE_ALIGNED: "reference: {problem}",
     Finding.REFERENCE_LACKS: "the reference itself lacks {gaps}",
     Finding.REFERENCE_NONFINITE: "the reference itself has {nonfinite_reference} NaN or Inf here; "
@@ -246,8 +244,6 @@ class Line(StrEnum):
     FIRST_WRONG = "first_wrong"
     FIRST_UNDECIDED = "first_undecided"
     SOME_UNDECIDED = "some_undecided"
-    ANNOTATION = "annotation"
-    SECTIONS = "sections"
     HOOKS = "hooks"
     SAMPLED = "sampled"
     UNFIRED = "unfired"
@@ -296,9 +292,6 @@ LINES = {
     Line.FIRST_WRONG: "{count} of {total} tensors wrong; the first in execution order:",
     Line.FIRST_UNDECIDED: "{count} of {total} tensors undecided; the first in execution order:",
     Line.SOME_UNDECIDED: "{count} of {total} undecided",
-    Line.ANNOTATION: "ttrace.annotate({module}, {kind}={{'{slot}': ttrace.Split.over(group, "
-    "dim={dim}{sections})}})",
-    Line.SECTIONS: ", sections=(...)",
     Line.HOOKS: "gradient hooks: {fired} of {expected} fired",
     Line.SAMPLED: "wrong ranks and rows of {count} large tensor{s} were looked for in a sample, "
     "{least:.1%} of the elements or more",
