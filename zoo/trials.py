@@ -160,7 +160,7 @@ class Trials:
         plan = None if settings.plan is None else first_plan(settings.plan).read_bytes()
         key = (run.work, replace(settings, folder=Path(), plan=None), plan)
         if key not in self._references:
-            kept = self.folder / f"reference-{len(self._references)}"
+            kept = Path(tempfile.mkdtemp(prefix="reference-", dir=self.folder))
             LocalExecutor(self.pool)(replace(run, settings=replace(settings, folder=kept)))
             self._references[key] = kept
         run.folder.parent.mkdir(parents=True, exist_ok=True)
