@@ -91,7 +91,10 @@ def _find_loss_scale(
         either = Scales(allowed=(1.0, nearest))
         if either.nearest(_main_gain(comparator, pairs)) != 1.0:
             scales = Scales()
-    if scales.is_none(middle) and _is_undone(gains, comparator, pairs):
+    if not _are_alike(gains):
+        # One scale for all ranks, so that what a rank does to its own loss shows in the loss alone.
+        scales = Scales(allowed=(scales.nearest(middle),))
+    elif scales.is_none(middle) and _is_undone(comparator, pairs):
         scales = Scales(allowed=(*scales.allowed, middle))
     factor = scales.of(middle)
     scales = replace(scales, likely=scales.nearest(middle))
@@ -139,23 +142,23 @@ def _main_gain(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> float:
     return stdlib_statistics.median(gains) if gains else 1.0
 
 
-def _is_undone(
-    gains: Sequence[float], comparator: Comparator, pairs: Mapping[TensorId, Pair]
-) -> bool:
-    """Whether every rank scales its loss alike, and main gradients are as they should be.
+def _are_alike(gains: Sequence[float]) -> bool:
+    """Whether every rank scales its loss by the same."""
+    return max(gains) - min(gains) <= MARGIN * abs(stdlib_statistics.median(gains))
 
-    Those must be so to a tenth of what tells scales apart: a wrong scale shows in them.
+
+def _is_undone(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> bool:
+    """Whether main gradients are as they should be, whatever the scale of the loss.
+
+    To a tenth of what tells scales apart: a wrong scale shows in them.
     """
-    spread = max(gains) - min(gains)
     has_main = any(id_.kind is Kind.MAIN_GRAD for id_ in pairs)
-    is_alike = spread <= MARGIN * abs(stdlib_statistics.median(gains))
-    return has_main and is_alike and abs(_main_gain(comparator, pairs) - 1) <= MARGIN / 10
+    return has_main and abs(_main_gain(comparator, pairs) - 1) <= MARGIN / 10
 
 
 def _scale_note(factor: float, gains: Sequence[float]) -> Note | None:
     if not gains:
         return None
-    middle = stdlib_statistics.median(gains)
-    if max(gains) - min(gains) > MARGIN * abs(middle):
+    if not _are_alike(gains):
         return Note(topic=Topic.UNEQUAL_WEIGHTS, gains=tuple(gains[:_SHOWN_GAINS]))
     return None if factor == 1.0 else Note(topic=Topic.LOSS_SCALE, factor=factor)
