@@ -78,6 +78,16 @@ class Strength(StrEnum):
     STRONG = "strong"
     CERTAIN = "certain"  # or of a kind that rounding cannot make
 
+    @classmethod
+    def of(cls, ratio: float) -> Strength:
+        """By error over tolerance; infinite where a failure has none."""
+        return list(cls)[sum(ratio > limit for limit in (NEAR, STRONG, CERTAIN))]
+
+    @property
+    def rank(self) -> int:
+        """0 for the strongest."""
+        return len(Strength) - 1 - list(Strength).index(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
@@ -129,6 +139,14 @@ class TensorResult:
     def worst(self) -> Judgement | None:
         """The statistic that decides."""
         return max(self.judgements, key=lambda judgement: judgement.ratio, default=None)
+
+    @property
+    def severity(self) -> float:
+        """Error over tolerance; infinite for a failure that has none, 0 where nothing is judged."""
+        counts = self.verdict in (Verdict.PASS, Verdict.BORDERLINE, Verdict.MISMATCH)
+        if counts and self.ratio is not None:
+            return self.ratio
+        return math.inf if self.verdict.is_failure else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields, and what can be read from them without knowing how an id is written."""
@@ -204,17 +222,12 @@ class CheckResult:
     @property
     def largest_ratio(self) -> float:
         """Error over tolerance of the worst tensor; infinite where a failure has none."""
-        return max((_ratio(result) for result in self.tensors), default=0.0)
+        return max((result.severity for result in self.tensors), default=0.0)
 
     @property
     def strength(self) -> Strength:
         """Of the comparison in which the culprits were found, where there are any."""
-        largest = self.blamed_in.largest_ratio
-        if largest < NEAR:
-            return Strength.CLEAR
-        if largest <= STRONG:
-            return Strength.BORDERLINE
-        return Strength.STRONG if largest <= CERTAIN else Strength.CERTAIN
+        return Strength.of(self.blamed_in.largest_ratio)
 
     def nearest(self) -> dict[Kind, TensorResult]:
         """Of every kind the tensor that comes nearest to its tolerance, or exceeds it most."""
@@ -281,13 +294,6 @@ class CheckResult:
                 "make it again with `ttrace check`"
             )
         return from_dict(cls, data)
-
-
-def _ratio(result: TensorResult) -> float:
-    counts = result.verdict in (Verdict.PASS, Verdict.BORDERLINE, Verdict.MISMATCH)
-    if counts and result.ratio is not None:
-        return result.ratio
-    return math.inf if result.verdict.is_failure else 0.0
 
 
 class NotEquivalent(TTraceError, AssertionError):
