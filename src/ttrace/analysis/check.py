@@ -165,7 +165,7 @@ class _Check:
             perturbed=tuple(str(source.trace.path) for source in sources.perturbed),
             tensors=with_ranks(tensors, details),
             culprits=with_diagnoses(culprits, details),
-            coverage=sources.candidate.coverage,
+            coverage=sources.candidate.coverage(sources.reference),
             notes=tuple(self._notes(compared, again)),
             details=details,
             runs=tuple(
@@ -235,7 +235,7 @@ class _Check:
         )
         if isolated is None:
             return tensors, localize(tensors, aligned.consumers)
-        unfired = frozenset(sources.candidate.coverage.unfired)
+        unfired = frozenset(sources.candidate.coverage(sources.reference).unfired)
         displaced = {result.id for result in tensors if moved_before(result.id, moved)}
         return tensors, localize_isolated(tensors, unfired=unfired, displaced=displaced)
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ttrace.core.blame import Culprit
+from ttrace.core.coverage import Coverage, Covered, Lost, StepPart, covered
 from ttrace.core.evidence import Detail, RunFacts
 from ttrace.core.finding import Finding, Note, Specifics
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.plain import INLINE, from_dict, to_dict
-from ttrace.core.readings import Reading, Statistic
+from ttrace.core.judgement import Judgement, Tolerance
+from ttrace.core.plain import from_dict, to_dict
 from ttrace.core.record import ModuleInfo
 from ttrace.core.statistics import Statistics
 from ttrace.errors import TTraceError, UsageError
@@ -90,34 +91,6 @@ class Strength(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """How large one reading may be: of a statistic, and of the dims it fixes."""
-
-    statistic: Statistic
-    dims: tuple[int, ...]
-    allowed: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance:
-    """How far the candidate may be from the reference, where that comes from, and finer limits."""
-
-    error_norm: float
-    source: str
-    limits: tuple[Limit, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """One reading against what is allowed."""
-
-    reading: Reading = field(metadata=INLINE)
-    allowed: float
-    ratio: float  # above 1 fails
-    eps: float | None = None  # in machine epsilons of what the reference has in such a part
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorResult:
     """The verdict on one id and its evidence."""
 
@@ -156,18 +129,6 @@ class TensorResult:
             "slot": self.id.slot,
             "statistic": None if self.worst is None else self.worst.reading.statistic.value,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """What was seen and what was not."""
-
-    modules: int = 0
-    never_called: tuple[str, ...] = ()
-    hooks_expected: int = 0
-    hooks_fired: int = 0
-    unfired: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +181,27 @@ class CheckResult:
         return sum(result.statistics is not None for result in self.tensors)
 
     @property
+    def covered(self) -> tuple[Covered, ...]:
+        """How much of each part of a step was judged."""
+        return covered(
+            r.id
+            for r in self.tensors
+            if r.statistics is not None and r.verdict is not Verdict.UNDECIDED
+        )
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """What should have been seen and was not: no verdict can do without it."""
+        seen = {found.part for found in self.covered if found.judged}
+        extra = {StepPart.shown_by(r.id.kind) for r in self.tensors if r.verdict is Verdict.EXTRA}
+        found = {
+            Lost.STEP: not seen,
+            Lost.REFERENCE: bool(extra - seen - {None}),
+            Lost.RECORDING: bool(self.coverage.faults or self.coverage.reference_faults),
+        }
+        return tuple(lost for lost, is_so in found.items() if is_so)
+
+    @property
     def largest_ratio(self) -> float:
         """Error over tolerance of the worst tensor; infinite where a failure has none."""
         return max((result.severity for result in self.tensors), default=0.0)
@@ -242,10 +224,10 @@ class CheckResult:
 
     @property
     def outcome(self) -> Outcome:
-        """Silence is never success: where nothing was compared, nothing is decided."""
+        """Silence is never success: where something was not seen, nothing is decided."""
         if self.failures or (self.isolation is not None and self.isolation.culprits):
             return Outcome.NOT_EQUIVALENT
-        if self.undecided or self.compared == 0:
+        if self.undecided or self.lost:
             return Outcome.UNDECIDED
         return Outcome.EQUIVALENT
 
@@ -280,6 +262,8 @@ class CheckResult:
             "outcome": self.outcome.value,
             "exit_code": self.exit_code,
             "counts": {verdict.value: count for verdict, count in self.counts().items()},
+            "covered": [to_dict(found) for found in self.covered],
+            "lost": [lost.value for lost in self.lost],
             **data,
             "tensors": tensors,
             "details": details,

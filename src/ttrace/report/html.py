@@ -22,7 +22,7 @@ from ttrace.core.evidence import Detail
 from ttrace.core.ids import Kind, KindGroup, display_module
 from ttrace.core.plain import to_dict
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report import overall, view, wording
+from ttrace.report import overall, scope, view, wording
 
 # In this order: each uses only what stands above it.
 SCRIPTS = ("dom", "scale", "data", "summary", "heat", "depth", "tensor", "settings", "main")
@@ -90,6 +90,7 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "follow_on": overall.follow_on(result),
         "counts": overall.counts(result),
         "nearness": overall.nearness(result),
+        "covered": scope.judged(result),
         "root_causes": [
             {
                 "where": cause.where,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, view
+from ttrace.report import overall, scope, view
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -36,7 +36,7 @@ def render(result: CheckResult) -> str:
             name = code(str(tensor.id), cell=True)
             lines.append(f"| {name} | {tensor.verdict.value} | {ratio} | {ranks} |")
     lines += ["", overall.counts(result)]
-    lines += [near] if (near := overall.nearness(result)) else []
+    lines += filter(None, (overall.nearness(result), scope.judged(result)))
     lines += [f"{what}: {len(names)}" for what, names in overall.not_covered(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from ttrace.core.finding import Note
 from ttrace.core.ids import Kind, display_module
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
+from ttrace.report import scope
 from ttrace.report.wording import finding, line, place
 from ttrace.report.words import TOPICS, Line
 
@@ -33,8 +34,8 @@ def headline(result: CheckResult) -> str:
         others = len(result.culprits) - 1
         more = line(Line.AND_MORE, count=others) if others else ""
         return line(Line.NOT_EQUIVALENT, strength=said, place=place(result.culprits[0])) + more
-    if result.compared == 0:
-        return line(Line.NOTHING_COMPARED)
+    if not result.undecided:
+        return scope.lost(result)
     first = result.undecided[0]
     return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
 
@@ -58,14 +59,16 @@ def _equivalent(result: CheckResult) -> str:
         if tensors
     ]
     outside = sum(t.statistics is not None for tensors in found.values() for t in tensors)
-    return line(
+    said = line(
         Line.EQUIVALENT_BUT if others else Line.EQUIVALENT,
+        parts=scope.in_parts(result),
         compared=result.compared,
         within=result.compared - outside,
         others=", ".join(others),
         equal=sum(r.statistics is not None and r.statistics.equal for r in result.tensors),
         worst=worst,
     )
+    return "; ".join((said, *scope.unseen(result)))
 
 
 def strength(result: CheckResult) -> str:
@@ -125,7 +128,9 @@ def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
     groups = (
         (Line.UNFIRED, seen.unfired),
         (Line.NEVER_CALLED, seen.never_called),
+        (Line.CANDIDATE_ONLY, seen.candidate_only),
         (Line.FAULTS, seen.faults),
+        (Line.REFERENCE_FAULTS, seen.reference_faults),
     )
     return tuple((line(key), names) for key, names in groups if names)
 

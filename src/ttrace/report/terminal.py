@@ -17,7 +17,7 @@ from rich.text import Text
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
-from ttrace.report import overall, view, wording
+from ttrace.report import overall, scope, view, wording
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -62,8 +62,8 @@ def print_check(result: CheckResult, console: Console) -> None:
         console.print(_table(shown[:_ROWS], console))
     _say(console, "")
     _say(console, overall.counts(result))
-    if near := overall.nearness(result):
-        _say(console, near)
+    for said in filter(None, (overall.nearness(result), scope.judged(result))):
+        _say(console, said)
     for said in _coverage(result):
         _say(console, said)
 

@@ -12,6 +12,7 @@ from typing import Any
 from ttrace.core.blame import Mistake, Phase, Reason, Stage
 from ttrace.core.finding import Finding, Topic
 from ttrace.core.readings import Statistic
+from ttrace.report.caveats import CAVEATS, LOST, NOT_RECORDED, PARTS
 
 STAGES = {
     Stage.MODEL_INPUT: "model input",
@@ -203,7 +204,6 @@ class Line(StrEnum):
     STRENGTH = "strength"
     NEARNESS = "nearness"
     UNDECIDED = "undecided"
-    NOTHING_COMPARED = "nothing_compared"
     AND_MORE = "and_more"
     MORE_POINTS = "more_points"
     MORE_PLACES = "more_places"
@@ -231,7 +231,9 @@ class Line(StrEnum):
     SAMPLED = "sampled"
     UNFIRED = "unfired"
     NEVER_CALLED = "never_called"
+    CANDIDATE_ONLY = "candidate_only"
     FAULTS = "faults"
+    REFERENCE_FAULTS = "reference_faults"
     AXIS = "axis"
     NUMBER = "number"
     MAIN_GRADIENTS = "main_gradients"
@@ -240,17 +242,16 @@ class Line(StrEnum):
 
 
 LINES = {
-    Line.EQUIVALENT: "EQUIVALENT: all {compared} tensors within tolerance ({equal} exactly equal, "
-    "the largest error is {worst:.2f} of its tolerance)",
-    Line.EQUIVALENT_BUT: "EQUIVALENT: {within} of {compared} tensors within tolerance, {others} "
-    "({equal} exactly equal)",
+    Line.EQUIVALENT: "EQUIVALENT{parts}: all {compared} tensors within tolerance ({equal} exactly "
+    "equal, the largest error is {worst:.2f} of its tolerance)",
+    Line.EQUIVALENT_BUT: "EQUIVALENT{parts}: {within} of {compared} tensors within tolerance, "
+    "{others} ({equal} exactly equal)",
     Line.SOME_BORDERLINE: "{count} borderline (up to {worst:.2f} of it) and right by themselves",
     Line.SOME_HARMLESS: "{count} different without an effect",
     Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
     Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
     Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
-    Line.NOTHING_COMPARED: "UNDECIDED: nothing could be compared",
     Line.AND_MORE: " (and {count} more)",
     Line.MORE_POINTS: " (and {count} more)",
     Line.MORE_PLACES: "and {count} more places",
@@ -280,7 +281,9 @@ LINES = {
     "{least:.1%} of the elements or more",
     Line.UNFIRED: "no gradient reached",
     Line.NEVER_CALLED: "never called",
+    Line.CANDIDATE_ONLY: "never called by the reference, only by the candidate",
     Line.FAULTS: "could not be recorded",
+    Line.REFERENCE_FAULTS: "could not be recorded of the reference",
     Line.AXIS: "the size of {name}",
     Line.NUMBER: "the number of {name}",
     Line.MAIN_GRADIENTS: "main gradients",
@@ -292,4 +295,5 @@ LINES = {
 TABLES: tuple[dict[Any, str], ...] = (
     *(STAGES, PHASES, REASONS, MISTAKES),
     *(STATISTICS, FINDINGS, TOPICS, LINES),
+    *(PARTS, NOT_RECORDED, LOST, CAVEATS),
 )

@@ -1,0 +1,48 @@
+"""Caveats: words for what narrows a verdict or leaves it open, by the enums of core/coverage.py."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ttrace.core.coverage import Lost, StepPart
+
+PARTS = {
+    StepPart.FORWARD: "forward",
+    StepPart.BACKWARD: "backward",
+    StepPart.REDUCTION: "reduction",
+    StepPart.UPDATE: "update",
+}
+
+NOT_RECORDED = {
+    StepPart.FORWARD: "no output was recorded",
+    StepPart.BACKWARD: "no gradient was recorded",
+    StepPart.REDUCTION: "no reduced gradient was recorded",
+    StepPart.UPDATE: "no update was recorded",
+}
+
+LOST = {
+    Lost.STEP: "UNDECIDED: nothing could be compared that a training step makes",
+    Lost.REFERENCE: "UNDECIDED: nothing differs, but only the candidate has {parts}: there is "
+    "nothing to compare it with",
+    Lost.RECORDING: "UNDECIDED: nothing differs, but not everything could be recorded, first "
+    "{fault}",
+}
+
+
+class Caveat(StrEnum):
+    """Pieces of what is said about how much a verdict covers."""
+
+    IN_PARTS = "in_parts"
+    PART_OF_IT = "part_of_it"
+    CANDIDATE_ONLY = "candidate_only"
+    COVERED = "covered"
+    SOME = "some"
+
+
+CAVEATS = {
+    Caveat.IN_PARTS: " in {parts}",
+    Caveat.PART_OF_IT: "only {judged} of {expected} gradients of parameters have a recorded {part}",
+    Caveat.CANDIDATE_ONLY: "{count} modules were called by the candidate only",
+    Caveat.COVERED: "judged: {parts}",
+    Caveat.SOME: "{part} ({judged} of {expected})",
+}
