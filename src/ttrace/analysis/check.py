@@ -9,10 +9,10 @@ reference's values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttrace.analysis.accept import AcceptList, acceptances, accepted, uses
 from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.compare import (
     Allowed,
@@ -35,8 +35,9 @@ from ttrace.analysis.diagnose.examine import (
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.notes import notes_of, repetition
-from ttrace.analysis.sources import Source, opened, require_comparable
+from ttrace.analysis.sources import Source, Sources, opened_for_check
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
+from ttrace.core.acceptance import Acceptance
 from ttrace.core.alignment import Pair
 from ttrace.core.blame import Culprit
 from ttrace.core.enclosure import Enclosure, is_enclosed
@@ -61,14 +62,16 @@ def check(
     repeated: Path | str | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
+    accept: AcceptList | None = None,
 ) -> CheckResult:
     """Compare two traces; perturbed references say how much rounding explains.
 
     `repeated`: the reference once more as it is, which tells whether it is deterministic; where it
-    is not, the distance between the two counts as noise.
+    is not, the distance between the two counts as noise. `accept`: a TOML file of what may differ.
     """
-    with _opened(reference, candidate, perturbed, repeated) as sources:
-        return _Check(sources, progress, engine).result(None)
+    entries = acceptances(accept)
+    with opened_for_check(reference, candidate, perturbed, repeated) as sources:
+        return _Check(sources, progress, engine, accept=entries).result(None)
 
 
 def check_isolated(
@@ -80,44 +83,17 @@ def check_isolated(
     enclosures: Sequence[Enclosure] = (),
     progress: Progress | None = None,
     engine: Engine | None = None,
+    accept: AcceptList | None = None,
 ) -> CheckResult:
     """Compare a run whose modules all started from the values of a reference recorded with taps.
 
     The perturbed references did, too. `plans` are the candidate's, which say what scales its
     gradients may have. What lies inside of `enclosures` kept its own values and is not judged.
     """
-    with _opened(reference, candidate, perturbed, None) as sources:
-        return _Check(sources, progress, engine, enclosures).result(read_scales(plans))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sources:
-    reference: Source
-    candidate: Source
-    perturbed: Sequence[Source]
-    repeated: Sequence[Source]
-
-
-@contextmanager
-def _opened(
-    reference: Path | str,
-    candidate: Path | str,
-    perturbed: Sequence[Path | str],
-    repeated: Path | str | None,
-) -> Iterator[_Sources]:
-    again = [] if repeated is None else [("repeated reference", repeated)]
-    noisy = [("perturbed reference", path) for path in perturbed]
-    with opened(("reference", reference), ("candidate", candidate), *noisy, *again) as found:
-        sources = _Sources(
-            reference=found[0],
-            candidate=found[1],
-            perturbed=found[2 : 2 + len(noisy)],
-            repeated=found[2 + len(noisy) :],
-        )
-        require_comparable(
-            sources.reference, sources.candidate, sources.perturbed, sources.repeated
-        )
-        yield sources
+    entries = acceptances(accept)
+    with opened_for_check(reference, candidate, perturbed, None) as sources:
+        found = _Check(sources, progress, engine, accept=entries, enclosures=enclosures)
+        return found.result(read_scales(plans))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +114,18 @@ class _Check:
 
     def __init__(
         self,
-        sources: _Sources,
+        sources: Sources,
         progress: Progress | None,
         engine: Engine | None,
+        *,
+        accept: Sequence[Acceptance],
         enclosures: Sequence[Enclosure] = (),
     ) -> None:
         self._sources = sources
         self._enclosures = enclosures
         self._report = progress or (lambda *_: None)
         self._engine = engine or Serial()
+        self._accept = accept
         self._aligner = Aligner(sources.reference)
 
     def result(self, isolated: Scales | None) -> CheckResult:
@@ -157,7 +136,9 @@ class _Check:
         ]
         again = [self._compare(s, s.role).measured for s in sources.repeated]
         compared = self._compare(sources.candidate, "candidate", isolated)
-        tensors, culprits = self._judge(compared, noise, again, isolated)
+        judged = self._judge(compared, noise, again, isolated)
+        tensors = accepted(judged, self._accept)
+        culprits = self._blame(tensors, compared, isolated)
         details = self._examine(suspects(tensors, culprits), compared)
         return CheckResult(
             reference=str(sources.reference.trace.path),
@@ -173,6 +154,7 @@ class _Check:
                 for source in (sources.reference, sources.candidate, *sources.perturbed)
             ),
             modules=sources.candidate.modules,
+            accepted=uses(judged, self._accept),
         )
 
     def _compare(self, candidate: Source, what: str, isolated: Scales | None = None) -> _Compared:
@@ -207,8 +189,8 @@ class _Check:
         noise: Sequence[Mapping[TensorId, Measured]],
         again: Sequence[Mapping[TensorId, Measured]],
         isolated: Scales | None,
-    ) -> tuple[tuple[TensorResult, ...], tuple[Culprit, ...]]:
-        """Every verdict, and who is to blame."""
+    ) -> tuple[TensorResult, ...]:
+        """Every verdict."""
         sources, aligned = self._sources, compared.aligned
         known = yardsticks(
             aligned.references(),
@@ -222,7 +204,7 @@ class _Check:
             faults={s.role: s.faults for s in (sources.reference, sources.candidate)},
         )
         moved = {} if isolated is None else compared.moved()
-        tensors = tuple(
+        return tuple(
             judge(
                 alignment,
                 compared.measured.get(alignment.id),
@@ -233,11 +215,16 @@ class _Check:
             for order, alignment in enumerate(aligned.tensors)
             if alignment.is_judged and not is_enclosed(alignment.id, self._enclosures)
         )
+
+    def _blame(
+        self, tensors: Sequence[TensorResult], compared: _Compared, isolated: Scales | None
+    ) -> tuple[Culprit, ...]:
         if isolated is None:
-            return tensors, localize(tensors, aligned.consumers)
-        unfired = frozenset(sources.candidate.coverage(sources.reference).unfired)
+            return localize(tensors, compared.aligned.consumers)
+        moved = compared.moved()
+        unfired = frozenset(self._sources.candidate.coverage(self._sources.reference).unfired)
         displaced = {result.id for result in tensors if moved_before(result.id, moved)}
-        return tensors, localize_isolated(tensors, unfired=unfired, displaced=displaced)
+        return localize_isolated(tensors, unfired=unfired, displaced=displaced)
 
     def _examine(self, wanted: Sequence[TensorResult], compared: _Compared) -> tuple[Detail, ...]:
         """A closer look at the suspects."""

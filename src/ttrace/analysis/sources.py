@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ttrace.analysis.batch import Batch, ModelInputs, own_batch, read_model_inputs
@@ -110,6 +111,39 @@ def opened(*paths: tuple[str, Path | str]) -> Iterator[list[Source]]:
             Source(role, trace, stack.enter_context(SpanReader(trace.path)))
             for role, trace in traces
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The traces of one check."""
+
+    reference: Source
+    candidate: Source
+    perturbed: Sequence[Source]
+    repeated: Sequence[Source]
+
+
+@contextmanager
+def opened_for_check(
+    reference: Path | str,
+    candidate: Path | str,
+    perturbed: Sequence[Path | str],
+    repeated: Path | str | None,
+) -> Iterator[Sources]:
+    """All traces of a check, which can be compared."""
+    again = [] if repeated is None else [("repeated reference", repeated)]
+    noisy = [("perturbed reference", path) for path in perturbed]
+    with opened(("reference", reference), ("candidate", candidate), *noisy, *again) as found:
+        sources = Sources(
+            reference=found[0],
+            candidate=found[1],
+            perturbed=found[2 : 2 + len(noisy)],
+            repeated=found[2 + len(noisy) :],
+        )
+        require_comparable(
+            sources.reference, sources.candidate, sources.perturbed, sources.repeated
+        )
+        yield sources
 
 
 def require_comparable(

@@ -1,9 +1,8 @@
 """Coverage: what of a training step was seen and judged, and what was not.
 
-    Covered(part=StepPart.FORWARD, judged=120, expected=120)     whole
-    Covered(part=StepPart.UPDATE, judged=0, expected=31)         31 parameters have a gradient, and no
-                                                             update was recorded
-    Lost.RECORDING                                           something could not be recorded
+    Covered(part=StepPart.FORWARD, judged=120, expected=120)    whole
+    Covered(part=StepPart.UPDATE, judged=0, expected=31)        of 31 gradients no update was seen
+    Lost.RECORDING                                              something could not be recorded
 
 A part that neither run did, such as the update of a step that makes none, narrows a verdict. What
 was expected and lost leaves it open.

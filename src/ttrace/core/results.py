@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ttrace.core.acceptance import AcceptedTensors
 from ttrace.core.blame import Culprit
 from ttrace.core.coverage import Coverage, Covered, Lost, StepPart, covered
 from ttrace.core.evidence import Detail, RunFacts
@@ -45,6 +46,7 @@ class Verdict(StrEnum):
     NONFINITE = "nonfinite"  # NaN or Inf where the reference has none
     SHAPE = "shape"  # the pieces do not fit the logical shape
     UNDECIDED = "undecided"  # no yardstick, or the reference itself cannot be trusted here
+    ACCEPTED = "accepted"  # a failure that the accept list allows, or that follows from one
 
     @property
     def is_failure(self) -> bool:
@@ -53,7 +55,7 @@ class Verdict(StrEnum):
 
 _NO_FAILURES = frozenset(
     {
-        *(Verdict.PASS, Verdict.BORDERLINE, Verdict.HARMLESS),
+        *(Verdict.PASS, Verdict.BORDERLINE, Verdict.HARMLESS, Verdict.ACCEPTED),
         *(Verdict.EXTRA, Verdict.UNDECIDED),
     }
 )
@@ -146,6 +148,7 @@ class CheckResult:
     details: tuple[Detail, ...] = ()  # of suspects only
     runs: tuple[RunFacts, ...] = ()  # reference, candidate, then the perturbed references
     modules: tuple[ModuleInfo, ...] = ()  # of the candidate
+    accepted: tuple[AcceptedTensors, ...] = ()  # every entry of the accept list
 
     def __str__(self) -> str:
         """The headline of the report."""
@@ -216,7 +219,7 @@ class CheckResult:
         found: dict[Kind, TensorResult] = {}
         for result in self.tensors:
             best = found.get(result.id.kind)
-            if result.verdict is Verdict.HARMLESS:
+            if result.verdict in (Verdict.HARMLESS, Verdict.ACCEPTED):
                 continue
             if result.ratio is not None and (best is None or result.ratio > (best.ratio or 0.0)):
                 found[result.id.kind] = result

@@ -37,6 +37,10 @@ class Caveat(StrEnum):
     CANDIDATE_ONLY = "candidate_only"
     COVERED = "covered"
     SOME = "some"
+    ACCEPTED = "accepted"
+    BEYOND_BOUND = "beyond_bound"
+    ACCEPTS_NOTHING = "accepts_nothing"
+    IS_ACCEPTED = "is_accepted"
 
 
 CAVEATS = {
@@ -45,4 +49,9 @@ CAVEATS = {
     Caveat.CANDIDATE_ONLY: "{count} modules were called by the candidate only",
     Caveat.COVERED: "judged: {parts}",
     Caveat.SOME: "{part} ({judged} of {expected})",
+    Caveat.ACCEPTED: "accepted: {count} tensors by {id}: {reason}",
+    Caveat.BEYOND_BOUND: "not accepted: {count} tensors of {id} are beyond its bound of {bound:g} "
+    "times their tolerance",
+    Caveat.ACCEPTS_NOTHING: "the accept list has {id}, and no failure is called so: {reason}",
+    Caveat.IS_ACCEPTED: "{count} of {total} accepted",
 }

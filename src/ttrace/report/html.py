@@ -47,6 +47,7 @@ _SIGNS = {
     Verdict.NONFINITE: "NaN",
     Verdict.SHAPE: "⊥",
     Verdict.UNDECIDED: "?",
+    Verdict.ACCEPTED: "✓",
 }
 # What the legend has room for.
 _MEANINGS = {
@@ -54,6 +55,7 @@ _MEANINGS = {
     Verdict.MISSING: "missing",
     Verdict.HARMLESS: "different without effect",
     Verdict.UNDECIDED: "undecided",
+    Verdict.ACCEPTED: "accepted",
 }
 
 
@@ -113,7 +115,7 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "runs": [to_dict(run) for run in result.runs],
         "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
         "not_covered": [[what, list(names)] for what, names in overall.not_covered(result)],
-        "notes": list(map(overall.note, result.notes)),
+        "notes": [*scope.said_of_accepted(result), *map(overall.note, result.notes)],
     }
 
 

@@ -38,6 +38,7 @@ def render(result: CheckResult) -> str:
     lines += ["", overall.counts(result)]
     lines += filter(None, (overall.nearness(result), scope.judged(result)))
     lines += [f"{what}: {len(names)}" for what, names in overall.not_covered(result)]
+    lines += [f"- {code(said)}" for said in scope.said_of_accepted(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"
 

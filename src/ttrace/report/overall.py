@@ -20,7 +20,11 @@ from ttrace.report.wording import finding, line, place
 from ttrace.report.words import TOPICS, Line
 
 _SHOWN = 3  # chosen: modules of a note
-_OTHERS = {Verdict.BORDERLINE: Line.SOME_BORDERLINE, Verdict.HARMLESS: Line.SOME_HARMLESS}
+_OTHERS = {
+    Verdict.BORDERLINE: Line.SOME_BORDERLINE,
+    Verdict.HARMLESS: Line.SOME_HARMLESS,
+    Verdict.ACCEPTED: Line.SOME_ACCEPTED,
+}
 
 
 def headline(result: CheckResult) -> str:
@@ -48,10 +52,7 @@ def _some(modules: Sequence[str | None]) -> str:
 
 
 def _equivalent(result: CheckResult) -> str:
-    found = {
-        verdict: [t for t in result.tensors if t.verdict is verdict]
-        for verdict in (Verdict.BORDERLINE, Verdict.HARMLESS)
-    }
+    found = {verdict: [t for t in result.tensors if t.verdict is verdict] for verdict in _OTHERS}
     worst = max((tensor.ratio or 0.0 for tensor in result.nearest().values()), default=0.0)
     others = [
         line(_OTHERS[verdict], count=len(tensors), worst=worst)

@@ -67,6 +67,29 @@ def judged(result: CheckResult) -> str:
     return CAVEATS[Caveat.COVERED].format(parts=", ".join(parts)) if parts else ""
 
 
+def said_of_accepted(result: CheckResult) -> tuple[str, ...]:
+    """What every entry of the accept list did, in both comparisons where there are two."""
+    isolated = () if result.isolation is None else result.isolation.accepted
+    others = {used.entry: used for used in isolated}
+    said = []
+    for used in result.accepted:
+        other = others.get(used.entry)
+        both = (used,) if other is None else (used, other)
+        count, beyond = max(u.count for u in both), max(u.beyond for u in both)
+        words = {
+            "id": used.entry.id,
+            "reason": used.entry.reason,
+            "bound": used.entry.bound or 0.0,
+        }
+        if count:
+            said.append(CAVEATS[Caveat.ACCEPTED].format(count=count, **words))
+        if beyond:
+            said.append(CAVEATS[Caveat.BEYOND_BOUND].format(count=beyond, **words))
+        if not count and not beyond:
+            said.append(CAVEATS[Caveat.ACCEPTS_NOTHING].format(**words))
+    return tuple(said)
+
+
 def _listed(words: Sequence[str]) -> str:
     """forward, backward and update"""
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

@@ -33,6 +33,7 @@ _COLOURS = {
     Verdict.BORDERLINE: "yellow",
     Verdict.HARMLESS: "dim",
     Verdict.UNDECIDED: "yellow",
+    Verdict.ACCEPTED: "yellow",
 }
 
 
@@ -185,7 +186,7 @@ def _coverage(result: CheckResult) -> list[str]:
     lines = [line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)]
     lines += [f"{what}: {_few(names)}" for what, names in overall.not_covered(result)]
     lines += [sampled] if (sampled := overall.sampled(result)) else []
-    return [*lines, *map(overall.note, result.notes)]
+    return [*lines, *scope.said_of_accepted(result), *map(overall.note, result.notes)]
 
 
 def _few(names: tuple[str, ...]) -> str:

@@ -200,6 +200,7 @@ class Line(StrEnum):
     EQUIVALENT_BUT = "equivalent_but"
     SOME_BORDERLINE = "some_borderline"
     SOME_HARMLESS = "some_harmless"
+    SOME_ACCEPTED = "some_accepted"
     NOT_EQUIVALENT = "not_equivalent"
     STRENGTH = "strength"
     NEARNESS = "nearness"
@@ -248,6 +249,7 @@ LINES = {
     "{others} ({equal} exactly equal)",
     Line.SOME_BORDERLINE: "{count} borderline (up to {worst:.2f} of it) and right by themselves",
     Line.SOME_HARMLESS: "{count} different without an effect",
+    Line.SOME_ACCEPTED: "{count} accepted",
     Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
     Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
