@@ -32,6 +32,7 @@ from ttrace.analysis.diagnose.examine import (
     with_diagnoses,
     with_ranks,
 )
+from ttrace.analysis.diagnose.expected import with_expected
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.notes import notes_of, repetition
@@ -145,7 +146,7 @@ class _Check:
             candidate=str(sources.candidate.trace.path),
             perturbed=tuple(str(source.trace.path) for source in sources.perturbed),
             tensors=with_ranks(tensors, details),
-            culprits=with_diagnoses(culprits, details),
+            culprits=with_expected(with_diagnoses(culprits, details), sources.candidate.modules),
             coverage=sources.candidate.coverage(sources.reference),
             notes=tuple(self._notes(compared, again)),
             details=details,

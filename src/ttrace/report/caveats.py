@@ -1,9 +1,10 @@
-"""Caveats: words for what narrows a verdict or leaves it open, by the enums of core/coverage.py."""
+"""Caveats: words for what narrows a verdict, leaves it open or is to be expected."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
+from ttrace.core.blame import Expected
 from ttrace.core.coverage import Lost, StepPart
 
 PARTS = {
@@ -26,6 +27,18 @@ LOST = {
     "nothing to compare it with",
     Lost.RECORDING: "UNDECIDED: nothing differs, but not everything could be recorded, first "
     "{fault}",
+}
+
+
+EXPECTED = {
+    Expected.DROPOUT: "expected of dropout where each rank draws a mask of its own: compare with "
+    "p=0 or eval(), or draw masks by their place in the whole tensor (ttrace.dropout_mask)",
+    Expected.BATCH_STATISTICS: "expected in training, where statistics are of the part of the batch "
+    "that a rank has: compare with torch.nn.SyncBatchNorm or eval(), or accept it",
+    Expected.AUXILIARY_LOSS: "expected of an auxiliary loss that each rank computes from its own "
+    "tokens: compute it over all of them, or accept it",
+    Expected.COMPRESSED_REDUCTION: "expected where gradients are compressed before they are summed "
+    "(a bf16 or fp16 communication hook): compare without it, or accept it",
 }
 
 

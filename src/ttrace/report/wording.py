@@ -17,6 +17,7 @@ from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
+from ttrace.report.caveats import EXPECTED
 from ttrace.report.words import (
     FINDINGS,
     LINES,
@@ -69,7 +70,9 @@ def reason(culprit: Culprit, tensors: Tensors) -> str:
     words = _reason(culprit, tensors)
     if culprit.steps and culprit.steps != (0,):
         words += line(Line.IN_STEPS, steps=", ".join(map(str, culprit.steps)))
-    return words if culprit.diagnosis is None else f"{words}; {diagnosis(culprit.diagnosis)}"
+    if culprit.diagnosis is not None:
+        words += f"; {diagnosis(culprit.diagnosis)}"
+    return words if culprit.expected is None else f"{words}; {EXPECTED[culprit.expected]}"
 
 
 def _reason(culprit: Culprit, tensors: Tensors) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from ttrace.core.blame import Mistake, Phase, Reason, Stage
 from ttrace.core.finding import Finding, Topic
 from ttrace.core.readings import Statistic
-from ttrace.report.caveats import CAVEATS, LOST, NOT_RECORDED, PARTS
+from ttrace.report.caveats import CAVEATS, EXPECTED, LOST, NOT_RECORDED, PARTS
 
 STAGES = {
     Stage.MODEL_INPUT: "model input",
@@ -297,5 +297,5 @@ LINES = {
 TABLES: tuple[dict[Any, str], ...] = (
     *(STAGES, PHASES, REASONS, MISTAKES),
     *(STATISTICS, FINDINGS, TOPICS, LINES),
-    *(PARTS, NOT_RECORDED, LOST, CAVEATS),
+    *(PARTS, NOT_RECORDED, LOST, CAVEATS, EXPECTED),
 )

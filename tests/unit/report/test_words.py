@@ -17,7 +17,7 @@ from tests.support.made_results import made
 from tests.unit.analysis.localize.test_isolated import named
 from tests.unit.analysis.localize.test_plain import all_of, blame, gained
 from tests.unit.report.test_terminal import printed
-from ttrace.core.blame import Culprit, Mistake, Phase, Reason, Stage
+from ttrace.core.blame import Culprit, Expected, Mistake, Phase, Reason, Stage
 from ttrace.core.coverage import Lost, StepPart
 from ttrace.core.finding import Finding, Topic
 from ttrace.core.readings import Statistic
@@ -28,7 +28,7 @@ from ttrace.report.words import Line
 
 ENUMS: tuple[type[Enum], ...] = (
     *(Stage, Phase, Reason, Mistake, Statistic, Finding, Topic, Line),
-    *(StepPart, StepPart, Lost, Caveat),
+    *(StepPart, StepPart, Lost, Caveat, Expected),
 )
 
 
