@@ -33,8 +33,8 @@ LOST = {
 EXPECTED = {
     Expected.DROPOUT: "expected of dropout where each rank draws a mask of its own: compare with "
     "p=0 or eval(), or draw masks by their place in the whole tensor (ttrace.dropout_mask)",
-    Expected.BATCH_STATISTICS: "expected in training, where statistics are of the part of the batch "
-    "that a rank has: compare with torch.nn.SyncBatchNorm or eval(), or accept it",
+    Expected.BATCH_STATISTICS: "expected in training, where statistics are of the part of the "
+    "batch that a rank has: compare with torch.nn.SyncBatchNorm or eval(), or accept it",
     Expected.AUXILIARY_LOSS: "expected of an auxiliary loss that each rank computes from its own "
     "tokens: compute it over all of them, or accept it",
     Expected.COMPRESSED_REDUCTION: "expected where gradients are compressed before they are summed "
@@ -54,6 +54,7 @@ class Caveat(StrEnum):
     BEYOND_BOUND = "beyond_bound"
     ACCEPTS_NOTHING = "accepts_nothing"
     IS_ACCEPTED = "is_accepted"
+    SEVERAL = "several"
 
 
 CAVEATS = {
@@ -67,4 +68,5 @@ CAVEATS = {
     "times their tolerance",
     Caveat.ACCEPTS_NOTHING: "the accept list has {id}, and no failure is called so: {reason}",
     Caveat.IS_ACCEPTED: "{count} of {total} accepted",
+    Caveat.SEVERAL: "{pattern} ({count} places: {places})",
 }

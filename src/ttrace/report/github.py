@@ -27,7 +27,7 @@ def _verdict(result: CheckResult, title: str) -> list[str]:
     if result.exit_code == 0:
         return [f"::notice title=TTrace::{_data(title)}"]
     level = "error" if result.exit_code == 1 else "warning"
-    causes = view.root_causes(result)[:_CULPRITS]
+    causes = view.grouped(result)[:_CULPRITS]
     if not causes:
         return [f"::{level} title={_property(title)}::{_data(view.look_first(result) or title)}"]
     return [

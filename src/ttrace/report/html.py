@@ -101,12 +101,13 @@ def payload(result: CheckResult) -> dict[str, Any]:
                 "class": cause.class_name,
                 "source": cause.source,
                 "more": cause.more,
+                "places": list(cause.places),
                 "evidence": [
                     {"id": e.id, "sentence": e.sentence, "rows": list(e.rows), "note": e.note}
                     for e in cause.evidence
                 ],
             }
-            for cause in view.root_causes(result)
+            for cause in view.grouped(result)
         ],
         **_vocabulary(),
         "evidence_in": evidence_in,

@@ -21,12 +21,13 @@ def render(result: CheckResult) -> str:
     """Everything a colleague needs to begin."""
     verdict, _, rest = overall.headline(result).partition(": ")
     lines = [f"### TTrace: {verdict}", "", code(rest) if result.exit_code else rest, ""]
-    for cause in view.root_causes(result)[:_CULPRITS]:
+    causes = view.grouped(result)
+    for cause in causes[:_CULPRITS]:
         where = f" in {code(cause.source)}" if cause.source else ""
         lines += [f"- **{code(cause.where)}**, {cause.phase}{where}: {code(cause.reason)}"]
         lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
-    if len(result.culprits) > _CULPRITS:
-        lines.append(f"- {line(Line.MORE_PLACES, count=len(result.culprits) - _CULPRITS)}")
+    if len(causes) > _CULPRITS:
+        lines.append(f"- {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")
     shown = result.failures or result.undecided
     if shown:
         lines += ["", "| tensor | verdict | error/tolerance | ranks |", "|---|---|---:|---|"]

@@ -47,9 +47,9 @@ def print_check(result: CheckResult, console: Console) -> None:
     """Print a whole result."""
     colour = ["bold green", "bold red", "bold yellow"][result.exit_code]
     _say(console, overall.headline(result), style=colour)
-    causes = view.root_causes(result)
+    causes = view.grouped(result)
     for cause in causes[:_CULPRITS]:
-        place = f"{cause.place}: " if len(causes) > 1 else ""
+        place = f"{cause.place}: " if len(result.culprits) > 1 else ""
         _say(console, f"  {place}{cause.reason}")
     if len(causes) > _CULPRITS:
         _say(console, f"  {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")

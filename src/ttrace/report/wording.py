@@ -17,7 +17,7 @@ from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.report.caveats import EXPECTED
+from ttrace.report.caveats import CAVEATS, EXPECTED, Caveat
 from ttrace.report.words import (
     FINDINGS,
     LINES,
@@ -32,6 +32,7 @@ from ttrace.report.words import (
 _MOST_RANKS = 16  # chosen: more are no place to look at
 _MOST_PARTS = 8  # chosen: enough to see the order
 _MOST_FACTORS = 4  # chosen
+_MOST_PLACES = 3  # chosen: the first show what the others are
 
 Tensors = Mapping[TensorId, TensorResult]
 
@@ -53,6 +54,12 @@ def where(culprit: Culprit) -> str:
     if culprit.reason is Reason.OTHER_PARAMETERS and culprit.count == len(culprit.evidence):
         return _parameters(culprit.evidence)
     return blamed(culprit.blame)
+
+
+def several(pattern: str, places: Sequence[str]) -> str:
+    """layers.*.mlp (4 places: layers.0.mlp, layers.1.mlp, layers.2.mlp ...)"""
+    shown = ", ".join(places[:_MOST_PLACES]) + " ..." * (len(places) > _MOST_PLACES)
+    return CAVEATS[Caveat.SEVERAL].format(pattern=pattern, count=len(places), places=shown)
 
 
 def blamed(blame: Blame) -> str:

@@ -82,7 +82,7 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
     shown = next(iter(result.failures or result.undecided), None)
     lines += [
         line(Line.ROOT_CAUSE, place=cause.place, reason=cause.reason)
-        for cause in view.root_causes(result)[:_CULPRITS]
+        for cause in view.grouped(result)[:_CULPRITS]
     ]
     tensors = {tensor.id: tensor for tensor in source.tensors}
     named = [tensors[id_] for c in result.culprits for id_ in c.evidence if id_ in tensors]

@@ -9,6 +9,7 @@ function drawSummary(data, open) {
     el("span", { class: "where" }, `${cause.where}, ${cause.phase}`),
     cause.source ? el("code", { class: "quiet" }, `  ${cause.class} ${cause.source}`) : null,
     el("div", {}, cause.reason),
+    cause.places.length ? el("details", { class: "quiet" }, el("summary", {}, "all places"), cause.places.join(", ")) : null,
     el("ul", {}, cause.evidence.map((evidence) => el("li", {},
       el("button", { class: "link mono", type: "button", onclick: () => open(data.evidence_in, evidence.id) }, evidence.id),
       ` ${evidence.sentence}`,
