@@ -18,10 +18,10 @@ from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.report.caveats import CAVEATS, EXPECTED, Caveat
+from ttrace.report.mistakes import MISTAKES
 from ttrace.report.words import (
     FINDINGS,
     LINES,
-    MISTAKES,
     PHASES,
     REASONS,
     STAGES,
