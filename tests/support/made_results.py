@@ -6,19 +6,14 @@ import math
 import random
 
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import Detail, RowError, RunFacts, Shard
 from ttrace.core.finding import Finding, Note, Topic
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.judgement import Judgement, Tolerance
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.record import ModuleInfo
-from ttrace.core.results import (
-    CheckResult,
-    Coverage,
-    Judgement,
-    TensorResult,
-    Tolerance,
-    Verdict,
-)
+from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
 
 FORWARD = ("attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo")

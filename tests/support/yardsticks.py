@@ -9,8 +9,8 @@ import torch
 
 from ttrace.analysis.tolerance import Factors, Yardstick, tolerances
 from ttrace.core.ids import TensorId
+from ttrace.core.judgement import Tolerance
 from ttrace.core.readings import Statistic
-from ttrace.core.results import Tolerance
 from ttrace.core.statistics import Slice, Statistics
 
 FACTORS = {statistic: Factors(judged=1).of(statistic) for statistic in Statistic}

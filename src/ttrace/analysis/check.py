@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttrace.analysis.accept import AcceptList, acceptances, accepted, uses
 from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.compare import (
     Allowed,
@@ -31,12 +32,14 @@ from ttrace.analysis.diagnose.examine import (
     with_diagnoses,
     with_ranks,
 )
+from ttrace.analysis.diagnose.expected import with_expected
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.notes import notes_of, repetition
 from ttrace.analysis.same_step import refusal
 from ttrace.analysis.sources import Source, Sources, comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
+from ttrace.core.acceptance import Acceptance
 from ttrace.core.alignment import Pair
 from ttrace.core.blame import Culprit
 from ttrace.core.enclosure import Enclosure, is_enclosed
@@ -61,14 +64,16 @@ def check(
     repeated: Path | str | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
+    accept: AcceptList | None = None,
 ) -> CheckResult:
     """Compare two traces; perturbed references say how much rounding explains.
 
     `repeated`: the reference once more as it is, which tells whether it is deterministic; where it
-    is not, the distance between the two counts as noise.
+    is not, the distance between the two counts as noise. `accept`: a TOML file of what may differ.
     """
+    entries = acceptances(accept)
     with comparable(reference, candidate, perturbed, repeated) as sources:
-        return _Check(sources, progress, engine).result(None)
+        return _Check(sources, progress, engine, accept=entries).result(None)
 
 
 def check_isolated(
@@ -80,14 +85,17 @@ def check_isolated(
     enclosures: Sequence[Enclosure] = (),
     progress: Progress | None = None,
     engine: Engine | None = None,
+    accept: AcceptList | None = None,
 ) -> CheckResult:
     """Compare a run whose modules all started from the values of a reference recorded with taps.
 
     The perturbed references did, too. `plans` are the candidate's, which say what scales its
     gradients may have. What lies inside of `enclosures` kept its own values and is not judged.
     """
+    entries = acceptances(accept)
     with comparable(reference, candidate, perturbed, None) as sources:
-        return _Check(sources, progress, engine, enclosures).result(read_scales(plans))
+        found = _Check(sources, progress, engine, accept=entries, enclosures=enclosures)
+        return found.result(read_scales(plans))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +119,15 @@ class _Check:
         sources: Sources,
         progress: Progress | None,
         engine: Engine | None,
+        *,
+        accept: Sequence[Acceptance],
         enclosures: Sequence[Enclosure] = (),
     ) -> None:
         self._sources = sources
         self._enclosures = enclosures
         self._report = progress or (lambda *_: None)
         self._engine = engine or Serial()
+        self._accept = accept
         self._aligner = Aligner(sources.reference)
 
     def result(self, isolated: Scales | None) -> CheckResult:
@@ -124,15 +135,17 @@ class _Check:
         noise, refused = self._noise()
         again = [self._compare(s, s.role).measured for s in sources.repeated]
         compared = self._compare(sources.candidate, "candidate", isolated)
-        tensors, culprits = self._judge(compared, list(noise.values()), again, isolated)
+        judged = self._judge(compared, list(noise.values()), again, isolated)
+        tensors = accepted(judged, self._accept)
+        culprits = self._blame(tensors, compared, isolated)
         details = self._examine(suspects(tensors, culprits), compared)
         return CheckResult(
             reference=str(sources.reference.trace.path),
             candidate=str(sources.candidate.trace.path),
             perturbed=tuple(str(source.trace.path) for source in noise),
             tensors=with_ranks(tensors, details),
-            culprits=with_diagnoses(culprits, details),
-            coverage=sources.candidate.coverage,
+            culprits=with_expected(with_diagnoses(culprits, details), sources.candidate.modules),
+            coverage=sources.candidate.coverage(sources.reference),
             notes=(*refused, *self._notes(compared, again)),
             details=details,
             runs=tuple(
@@ -140,6 +153,7 @@ class _Check:
                 for source in (sources.reference, sources.candidate, *sources.perturbed)
             ),
             modules=sources.candidate.modules,
+            accepted=uses(judged, self._accept),
         )
 
     def _noise(self) -> tuple[dict[Source, Mapping[TensorId, Measured]], list[Note]]:
@@ -187,8 +201,8 @@ class _Check:
         noise: Sequence[Mapping[TensorId, Measured]],
         again: Sequence[Mapping[TensorId, Measured]],
         isolated: Scales | None,
-    ) -> tuple[tuple[TensorResult, ...], tuple[Culprit, ...]]:
-        """Every verdict, and who is to blame."""
+    ) -> tuple[TensorResult, ...]:
+        """Every verdict."""
         sources, aligned = self._sources, compared.aligned
         known = yardsticks(
             aligned.references(),
@@ -202,7 +216,7 @@ class _Check:
             faults={s.role: s.faults for s in (sources.reference, sources.candidate)},
         )
         moved = {} if isolated is None else compared.moved()
-        tensors = tuple(
+        return tuple(
             judge(
                 alignment,
                 compared.measured.get(alignment.id),
@@ -213,17 +227,21 @@ class _Check:
             for order, alignment in enumerate(aligned.tensors)
             if alignment.is_judged and not is_enclosed(alignment.id, self._enclosures)
         )
+
+    def _blame(
+        self, tensors: Sequence[TensorResult], compared: _Compared, isolated: Scales | None
+    ) -> tuple[Culprit, ...]:
         if isolated is None:
-            return tensors, localize(tensors, aligned.consumers)
-        unfired = frozenset(sources.candidate.coverage.unfired)
+            return localize(tensors, compared.aligned.consumers)
+        moved = compared.moved()
+        unfired = frozenset(self._sources.candidate.coverage(self._sources.reference).unfired)
         displaced = {result.id for result in tensors if moved_before(result.id, moved)}
-        culprits = localize_isolated(
+        return localize_isolated(
             tensors,
             unfired=unfired,
             displaced=displaced,
-            by_hand=sources.candidate.updated_by_hand,
+            by_hand=self._sources.candidate.updated_by_hand,
         )
-        return tensors, culprits
 
     def _examine(self, wanted: Sequence[TensorResult], compared: _Compared) -> tuple[Detail, ...]:
         """A closer look at the suspects."""

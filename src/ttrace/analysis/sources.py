@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ttrace.analysis.batch import Batch, own_batch
 from ttrace.analysis.inputs import ModelInputs, RowsOf, read_model_inputs
+from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
 from ttrace.core.ids import Kind
 from ttrace.core.record import ModuleInfo, Summary
-from ttrace.core.results import Coverage
 from ttrace.errors import CannotCompare
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
@@ -70,15 +70,26 @@ class Source:
         return list(dict.fromkeys(notes))
 
     @property
-    def coverage(self) -> Coverage:
-        ranks = self.trace.ranks.values()
+    def never_called(self) -> set[str]:
+        """Modules that no rank called, though some have them."""
+        idle = {path for summary in self.summaries for path in summary.never_called}
+        return idle - self.called
+
+    @property
+    def called(self) -> set[str]:
+        return {id_.module for id_ in self.trace.by_id() if id_.kind in (Kind.INPUT, Kind.OUTPUT)}
+
+    def coverage(self, reference: Source) -> Coverage:
+        """What of this run was seen, and what only the reference tells."""
         return Coverage(
-            modules=len({module.path for rank in ranks for module in rank.info.modules}),
-            never_called=tuple(sorted({path for s in self.summaries for path in s.never_called})),
+            modules=len(self.modules),
+            never_called=tuple(sorted(self.never_called)),
             hooks_expected=sum(s.hooks_expected for s in self.summaries),
             hooks_fired=sum(s.hooks_fired for s in self.summaries),
             unfired=tuple(sorted({id_ for s in self.summaries for id_ in s.unfired})),
             faults=self.faults,
+            reference_faults=reference.faults,
+            candidate_only=tuple(sorted(reference.never_called & self.called)),
         )
 
     @property

@@ -1,4 +1,4 @@
-"""The command line: demo, diff, isolate, run, plan, check, report, show, export.
+"""The command line: demo, diff, isolate, run, plan, check, report, accept, show, export.
 
 Exit codes, of all commands:
 
@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import typer
 
-from ttrace.cli.results import check, report
+from ttrace.cli.results import accept, check, report
 from ttrace.cli.runs import demo, diff, isolate, run
 from ttrace.cli.screen import say
 from ttrace.cli.traces import export, plan, show
@@ -44,6 +44,7 @@ app.command(context_settings={"ignore_unknown_options": True})(run)
 app.command(short_help="Write the plans of an isolated run.")(plan)
 app.command()(check)
 app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(report)
+app.command(short_help="Add a failure of a result to the list of what may differ.")(accept)
 app.command(short_help="What is in a trace, or one tensor of it.")(show)
 app.command(short_help="One logical tensor as a safetensors file.")(export)
 

@@ -12,6 +12,9 @@ from ttrace.report.forms import FORMS
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["json"].help)]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help=FORMS["html"].help)]
 Out = Annotated[Path | None, typer.Option(help="Folder for traces and result.")]
+Accept = Annotated[
+    Path | None, typer.Option("--accept", metavar="FILE", help="TOML list of what may differ.")
+]
 Reference = Annotated[str, typer.Option(help="Shell command of the trusted run.")]
 Candidate = Annotated[str, typer.Option(help="Shell command of the run to test.")]
 Steps = Annotated[int, typer.Option(min=1, help="How many training steps to record.")]

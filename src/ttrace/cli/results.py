@@ -1,4 +1,4 @@
-"""Commands that make a result, or another form of one: check, report."""
+"""Commands that make a result, or something of one: check, report, accept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ttrace.cli.options import Html, Json
+from ttrace.cli.options import Accept, Html, Json
 from ttrace.cli.screen import comparing, finish, say
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import Strength
@@ -40,10 +40,12 @@ def check(
         str | None,
         typer.Option(metavar="NAME", help="Who measures instead, of an installed package."),
     ] = None,
+    accept: Accept = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Compare two traces."""
+    from ttrace.analysis.accept import acceptances
     from ttrace.analysis.check import check as check_plain
     from ttrace.analysis.check import check_isolated
     from ttrace.analysis.engine import find_engine
@@ -51,16 +53,14 @@ def check(
     if isolated is not None and repeated is not None:
         raise UsageError("--repeated says nothing of an isolated run: leave it out")
     traces, noise = (reference, candidate), perturbed or []
-    measures = find_engine(engine, workers)
+    measures, entries = find_engine(engine, workers), acceptances(accept)
     with comparing() as progress:
+        how: dict[str, Any] = {"perturbed": noise, "progress": progress, "engine": measures}
+        how["accept"] = entries
         if isolated is None:
-            result = check_plain(
-                *traces, perturbed=noise, repeated=repeated, progress=progress, engine=measures
-            )
+            result = check_plain(*traces, repeated=repeated, **how)
         else:
-            result = check_isolated(
-                *traces, plans=isolated, perturbed=noise, progress=progress, engine=measures
-            )
+            result = check_isolated(*traces, plans=isolated, **how)
     if result.strength is Strength.BORDERLINE:
         note = Note(topic=Topic.BORDERLINE, factor=result.largest_ratio)
         result = replace(result, notes=(*result.notes, note))
@@ -89,6 +89,32 @@ def report(
         if said:
             say(said, stderr=piped)
     raise typer.Exit(found.exit_code)
+
+
+def accept(
+    result: Annotated[Path, typer.Argument(help="A result.json.")],
+    tensor: Annotated[str, typer.Argument(help="Id of a tensor, or a pattern of ids.")],
+    reason: Annotated[str, typer.Option(help="Why it may differ.")],
+    file: Annotated[Path, typer.Option(help="The TOML list to add it to.")] = Path("accept.toml"),
+    bound: Annotated[
+        float | None, typer.Option(help="How many times its tolerance the error may be.")
+    ] = None,
+) -> None:
+    """Add a failure of a result to the list of what may differ."""
+    from ttrace.analysis.accept import append_entry, uses
+    from ttrace.core.acceptance import Acceptance
+
+    found = read_result(result)
+    entry = Acceptance(id=tensor, reason=reason, bound=bound)
+    isolated = found.isolation.failures if found.isolation else ()
+    failures = list({failure.id: failure for failure in (*isolated, *found.failures)}.values())
+    (used,) = uses(failures, [entry])
+    if not used.count:
+        shown = ", ".join(str(failure.id) for failure in failures[:3]) or "none"
+        beyond = f" within {bound:g} times its tolerance" if used.beyond else ""
+        raise UsageError(f"no failure of {result}{beyond} is called {tensor!r}; there are {shown}")
+    append_entry(file, entry)
+    say(f"{tensor} added to {file}; {used.count} failures of {result} are accepted by it")
 
 
 def _with_an_option_for_every_form(command: Callable[..., None]) -> inspect.Signature:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttrace.cli.options import (
+    Accept,
     Candidate,
     Html,
     Json,
@@ -85,10 +86,13 @@ def diff(
         bool, typer.Option(help="After a failure, name the root cause (3 more runs).")
     ] = True,
     strict: Strict = False,  # noqa: FBT002
+    accept: Accept = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
+    from ttrace.analysis.accept import acceptances
+
     with _experiment(
         "diff",
         out,
@@ -100,6 +104,7 @@ def diff(
         split_reductions=split_reductions,
         repeats_reference=repeat_reference,
         strict=strict,
+        accept=acceptances(accept),
     ) as experiment:
         result = experiment.diff() if isolate else experiment.compare()
     finish(result, experiment.folder, html, json_file)
@@ -114,10 +119,13 @@ def isolate(
     perturbed_runs: PerturbedRuns = 1,
     split_reductions: SplitReductions = 1,
     strict: Strict = False,  # noqa: FBT002
+    accept: Accept = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
+    from ttrace.analysis.accept import acceptances
+
     with _experiment(
         "isolate",
         out,
@@ -128,6 +136,7 @@ def isolate(
         perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
         strict=strict,
+        accept=acceptances(accept),
     ) as experiment:
         result = experiment.isolate()
     finish(result, experiment.folder, html, json_file)

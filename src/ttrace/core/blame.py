@@ -117,6 +117,15 @@ class Mistake(StrEnum):
     ROUNDED_LOWER = "rounded_lower"
 
 
+class Expected(StrEnum):
+    """A difference that a way of parallelising brings with it: a failure, maybe no mistake."""
+
+    DROPOUT = "dropout"  # every rank draws its own mask
+    BATCH_STATISTICS = "batch_statistics"  # of what one rank has of the batch
+    AUXILIARY_LOSS = "auxiliary_loss"  # not linear in the tokens that one rank has
+    COMPRESSED_REDUCTION = "compressed_reduction"  # gradients are summed in a lower precision
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFactor:
     """What some ranks hold is the reference's times a factor."""
@@ -182,4 +191,5 @@ class Culprit:
     factor: float | None = None
     steps: tuple[int, ...] = ()
     diagnosis: Diagnosis | None = None
+    expected: Expected | None = None
     told: str = ""  # the words of an older result file, where they are not known any more

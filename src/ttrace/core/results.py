@@ -13,12 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ttrace.core.acceptance import AcceptedTensors
 from ttrace.core.blame import Culprit
+from ttrace.core.coverage import Coverage, Covered, Lost, StepPart, covered
 from ttrace.core.evidence import Detail, RunFacts
 from ttrace.core.finding import Finding, Note, Specifics
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.plain import INLINE, from_dict, to_dict
-from ttrace.core.readings import Reading, Statistic
+from ttrace.core.judgement import Judgement, Tolerance
+from ttrace.core.plain import from_dict, to_dict
 from ttrace.core.record import ModuleInfo
 from ttrace.core.statistics import Statistics
 from ttrace.errors import TTraceError, UsageError
@@ -44,6 +46,7 @@ class Verdict(StrEnum):
     NONFINITE = "nonfinite"  # NaN or Inf where the reference has none
     SHAPE = "shape"  # the pieces do not fit the logical shape
     UNDECIDED = "undecided"  # no yardstick, or the reference itself cannot be trusted here
+    ACCEPTED = "accepted"  # a failure that the accept list allows, or that follows from one
 
     @property
     def is_failure(self) -> bool:
@@ -52,7 +55,7 @@ class Verdict(StrEnum):
 
 _NO_FAILURES = frozenset(
     {
-        *(Verdict.PASS, Verdict.BORDERLINE, Verdict.HARMLESS),
+        *(Verdict.PASS, Verdict.BORDERLINE, Verdict.HARMLESS, Verdict.ACCEPTED),
         *(Verdict.EXTRA, Verdict.UNDECIDED),
     }
 )
@@ -78,33 +81,15 @@ class Strength(StrEnum):
     STRONG = "strong"
     CERTAIN = "certain"  # or of a kind that rounding cannot make
 
+    @classmethod
+    def of(cls, ratio: float) -> Strength:
+        """By error over tolerance; infinite where a failure has none."""
+        return list(cls)[sum(ratio > limit for limit in (NEAR, STRONG, CERTAIN))]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """How large one reading may be: of a statistic, and of the dims it fixes."""
-
-    statistic: Statistic
-    dims: tuple[int, ...]
-    allowed: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance:
-    """How far the candidate may be from the reference, where that comes from, and finer limits."""
-
-    error_norm: float
-    source: str
-    limits: tuple[Limit, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """One reading against what is allowed."""
-
-    reading: Reading = field(metadata=INLINE)
-    allowed: float
-    ratio: float  # above 1 fails
-    eps: float | None = None  # in machine epsilons of what the reference has in such a part
+    @property
+    def rank(self) -> int:
+        """0 for the strongest."""
+        return len(Strength) - 1 - list(Strength).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +115,14 @@ class TensorResult:
         """The statistic that decides."""
         return max(self.judgements, key=lambda judgement: judgement.ratio, default=None)
 
+    @property
+    def severity(self) -> float:
+        """Error over tolerance; infinite for a failure that has none, 0 where nothing is judged."""
+        counts = self.verdict in (Verdict.PASS, Verdict.BORDERLINE, Verdict.MISMATCH)
+        if counts and self.ratio is not None:
+            return self.ratio
+        return math.inf if self.verdict.is_failure else 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """Its fields, and what can be read from them without knowing how an id is written."""
         return to_dict(self) | {
@@ -138,18 +131,6 @@ class TensorResult:
             "slot": self.id.slot,
             "statistic": None if self.worst is None else self.worst.reading.statistic.value,
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """What was seen and what was not."""
-
-    modules: int = 0
-    never_called: tuple[str, ...] = ()
-    hooks_expected: int = 0
-    hooks_fired: int = 0
-    unfired: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +148,7 @@ class CheckResult:
     details: tuple[Detail, ...] = ()  # of suspects only
     runs: tuple[RunFacts, ...] = ()  # reference, candidate, then the perturbed references
     modules: tuple[ModuleInfo, ...] = ()  # of the candidate
+    accepted: tuple[AcceptedTensors, ...] = ()  # every entry of the accept list
 
     def __str__(self) -> str:
         """The headline of the report."""
@@ -202,26 +184,42 @@ class CheckResult:
         return sum(result.statistics is not None for result in self.tensors)
 
     @property
+    def covered(self) -> tuple[Covered, ...]:
+        """How much of each part of a step was judged."""
+        return covered(
+            r.id
+            for r in self.tensors
+            if r.statistics is not None and r.verdict is not Verdict.UNDECIDED
+        )
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """What should have been seen and was not: no verdict can do without it."""
+        seen = {found.part for found in self.covered if found.judged}
+        extra = {StepPart.shown_by(r.id.kind) for r in self.tensors if r.verdict is Verdict.EXTRA}
+        found = {
+            Lost.STEP: not seen,
+            Lost.REFERENCE: bool(extra - seen - {None}),
+            Lost.RECORDING: bool(self.coverage.faults or self.coverage.reference_faults),
+        }
+        return tuple(lost for lost, is_so in found.items() if is_so)
+
+    @property
     def largest_ratio(self) -> float:
         """Error over tolerance of the worst tensor; infinite where a failure has none."""
-        return max((_ratio(result) for result in self.tensors), default=0.0)
+        return max((result.severity for result in self.tensors), default=0.0)
 
     @property
     def strength(self) -> Strength:
         """Of the comparison in which the culprits were found, where there are any."""
-        largest = self.blamed_in.largest_ratio
-        if largest < NEAR:
-            return Strength.CLEAR
-        if largest <= STRONG:
-            return Strength.BORDERLINE
-        return Strength.STRONG if largest <= CERTAIN else Strength.CERTAIN
+        return Strength.of(self.blamed_in.largest_ratio)
 
     def nearest(self) -> dict[Kind, TensorResult]:
         """Of every kind the tensor that comes nearest to its tolerance, or exceeds it most."""
         found: dict[Kind, TensorResult] = {}
         for result in self.tensors:
             best = found.get(result.id.kind)
-            if result.verdict is Verdict.HARMLESS:
+            if result.verdict in (Verdict.HARMLESS, Verdict.ACCEPTED):
                 continue
             if result.ratio is not None and (best is None or result.ratio > (best.ratio or 0.0)):
                 found[result.id.kind] = result
@@ -229,10 +227,10 @@ class CheckResult:
 
     @property
     def outcome(self) -> Outcome:
-        """Silence is never success: where nothing was compared, nothing is decided."""
+        """Silence is never success: where something was not seen, nothing is decided."""
         if self.failures or (self.isolation is not None and self.isolation.culprits):
             return Outcome.NOT_EQUIVALENT
-        if self.undecided or self.compared == 0:
+        if self.undecided or self.lost:
             return Outcome.UNDECIDED
         return Outcome.EQUIVALENT
 
@@ -267,6 +265,8 @@ class CheckResult:
             "outcome": self.outcome.value,
             "exit_code": self.exit_code,
             "counts": {verdict.value: count for verdict, count in self.counts().items()},
+            "covered": [to_dict(found) for found in self.covered],
+            "lost": [lost.value for lost in self.lost],
             **data,
             "tensors": tensors,
             "details": details,
@@ -281,13 +281,6 @@ class CheckResult:
                 "make it again with `ttrace check`"
             )
         return from_dict(cls, data)
-
-
-def _ratio(result: TensorResult) -> float:
-    counts = result.verdict in (Verdict.PASS, Verdict.BORDERLINE, Verdict.MISMATCH)
-    if counts and result.ratio is not None:
-        return result.ratio
-    return math.inf if result.verdict.is_failure else 0.0
 
 
 class NotEquivalent(TTraceError, AssertionError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ttrace.analysis.accept import with_isolated
 from ttrace.analysis.effect import enclosures_in, excused
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Strength, TensorResult, Verdict
@@ -29,6 +30,8 @@ def localized(result: CheckResult, isolation: CheckResult, *, strict: bool = Fal
     result = excused(result, enclosures_in(isolation))
     if isolation.culprits:
         return replace(result, culprits=isolation.culprits, isolation=isolation)
+    if (follows := with_isolated(result, isolation)) is not None:
+        return follows
     passed = {r.id for r in isolation.tensors if r.verdict is Verdict.PASS}
     rounded = [r for r in result.failures if r.id in passed]
     is_borderline = result.strength is Strength.BORDERLINE and not strict

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ttrace.analysis.accept import AcceptList, acceptances
 from ttrace.analysis.check import Progress, check, check_isolated
 from ttrace.analysis.effect import (
     harmless,
@@ -33,6 +34,7 @@ from ttrace.analysis.effect import (
 )
 from ttrace.analysis.isolate import write_plans
 from ttrace.capture.settings import Settings
+from ttrace.core.acceptance import Acceptance
 from ttrace.core.enclosure import Enclosure
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome, Strength
@@ -59,6 +61,7 @@ def diff(
     timeout_seconds: float = 1800.0,
     execute: Executor | None = None,
     progress: Progress | None = None,
+    accept: AcceptList | None = None,
 ) -> CheckResult:
     """Run both sides with tracing on, compare them, and after a failure name the root cause.
 
@@ -69,7 +72,7 @@ def diff(
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
     `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
     borderline, or differs inside a module without an effect outside of it. `execute` runs what is
-    to run somewhere else than on this machine.
+    to run somewhere else than on this machine. `accept` is a TOML file of what may differ.
     """
     experiment = Experiment(
         reference=reference,
@@ -83,6 +86,7 @@ def diff(
         strict=strict,
         execute=execute or LocalExecutor(),
         progress=progress,
+        accept=acceptances(accept),
     )
     return experiment.diff() if isolate else experiment.compare()
 
@@ -102,6 +106,7 @@ class Experiment:
     strict: bool = False  # what differs without an effect fails too
     execute: Executor = field(default_factory=LocalExecutor)
     progress: Progress | None = None
+    accept: tuple[Acceptance, ...] = ()
 
     def diff(self) -> CheckResult:
         """Compare, and when that fails, or is borderline, let the isolated run decide."""
@@ -126,7 +131,12 @@ class Experiment:
 
         def compared(noise: Sequence[Path]) -> CheckResult:
             return check(
-                reference, candidate, perturbed=noise, repeated=repeated, progress=self.progress
+                reference,
+                candidate,
+                perturbed=noise,
+                repeated=repeated,
+                progress=self.progress,
+                accept=self.accept,
             )
 
         result = self._decided(compared, perturbed, "perturbed")
@@ -213,6 +223,7 @@ class Experiment:
                 perturbed=noise,
                 enclosures=enclosures,
                 progress=self.progress,
+                accept=self.accept,
             )
 
         return self._decided(compared, perturbed, f"{folder}/perturbed", plan=plans / "reference")

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, view
+from ttrace.report import overall, scope, view
 
 _CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are where to look
 
@@ -19,10 +19,15 @@ _CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are 
 def workflow_commands(result: CheckResult) -> list[str]:
     """::error file=model.py,line=42,title=NOT EQUIVALENT%3A ...::reason"""
     title = overall.headline(result)
+    accepted = [f"::notice title=TTrace::{_data(said)}" for said in scope.said_of_accepted(result)]
+    return [*_verdict(result, title), *accepted]
+
+
+def _verdict(result: CheckResult, title: str) -> list[str]:
     if result.exit_code == 0:
         return [f"::notice title=TTrace::{_data(title)}"]
     level = "error" if result.exit_code == 1 else "warning"
-    causes = view.root_causes(result)[:_CULPRITS]
+    causes = view.grouped(result)[:_CULPRITS]
     if not causes:
         return [f"::{level} title={_property(title)}::{_data(view.look_first(result) or title)}"]
     return [

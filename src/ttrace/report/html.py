@@ -22,7 +22,7 @@ from ttrace.core.evidence import Detail
 from ttrace.core.ids import Kind, KindGroup, display_module
 from ttrace.core.plain import to_dict
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report import overall, view, wording
+from ttrace.report import overall, scope, view, wording
 
 # In this order: each uses only what stands above it.
 SCRIPTS = ("dom", "scale", "data", "summary", "heat", "depth", "tensor", "settings", "main")
@@ -47,6 +47,7 @@ _SIGNS = {
     Verdict.NONFINITE: "NaN",
     Verdict.SHAPE: "⊥",
     Verdict.UNDECIDED: "?",
+    Verdict.ACCEPTED: "✓",
 }
 # What the legend has room for.
 _MEANINGS = {
@@ -54,6 +55,7 @@ _MEANINGS = {
     Verdict.MISSING: "missing",
     Verdict.HARMLESS: "different without effect",
     Verdict.UNDECIDED: "undecided",
+    Verdict.ACCEPTED: "accepted",
 }
 
 
@@ -90,6 +92,7 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "follow_on": overall.follow_on(result),
         "counts": overall.counts(result),
         "nearness": overall.nearness(result),
+        "covered": scope.judged(result),
         "root_causes": [
             {
                 "where": cause.where,
@@ -98,12 +101,13 @@ def payload(result: CheckResult) -> dict[str, Any]:
                 "class": cause.class_name,
                 "source": cause.source,
                 "more": cause.more,
+                "places": list(cause.places),
                 "evidence": [
                     {"id": e.id, "sentence": e.sentence, "rows": list(e.rows), "note": e.note}
                     for e in cause.evidence
                 ],
             }
-            for cause in view.root_causes(result)
+            for cause in view.grouped(result)
         ],
         **_vocabulary(),
         "evidence_in": evidence_in,
@@ -112,7 +116,7 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "runs": [to_dict(run) for run in result.runs],
         "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
         "not_covered": [[what, list(names)] for what, names in overall.not_covered(result)],
-        "notes": list(map(overall.note, result.notes)),
+        "notes": [*scope.said_of_accepted(result), *map(overall.note, result.notes)],
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, view
+from ttrace.report import overall, scope, view
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -21,12 +21,13 @@ def render(result: CheckResult) -> str:
     """Everything a colleague needs to begin."""
     verdict, _, rest = overall.headline(result).partition(": ")
     lines = [f"### TTrace: {verdict}", "", code(rest) if result.exit_code else rest, ""]
-    for cause in view.root_causes(result)[:_CULPRITS]:
+    causes = view.grouped(result)
+    for cause in causes[:_CULPRITS]:
         where = f" in {code(cause.source)}" if cause.source else ""
         lines += [f"- **{code(cause.where)}**, {cause.phase}{where}: {code(cause.reason)}"]
         lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
-    if len(result.culprits) > _CULPRITS:
-        lines.append(f"- {line(Line.MORE_PLACES, count=len(result.culprits) - _CULPRITS)}")
+    if len(causes) > _CULPRITS:
+        lines.append(f"- {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")
     shown = result.failures or result.undecided
     if shown:
         lines += ["", "| tensor | verdict | error/tolerance | ranks |", "|---|---|---:|---|"]
@@ -36,8 +37,9 @@ def render(result: CheckResult) -> str:
             name = code(str(tensor.id), cell=True)
             lines.append(f"| {name} | {tensor.verdict.value} | {ratio} | {ranks} |")
     lines += ["", overall.counts(result)]
-    lines += [near] if (near := overall.nearness(result)) else []
+    lines += filter(None, (overall.nearness(result), scope.judged(result)))
     lines += [f"{what}: {len(names)}" for what, names in overall.not_covered(result)]
+    lines += [f"- {code(said)}" for said in scope.said_of_accepted(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"
 

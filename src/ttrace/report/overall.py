@@ -15,11 +15,16 @@ from collections.abc import Sequence
 from ttrace.core.finding import Note
 from ttrace.core.ids import Kind, display_module
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
+from ttrace.report import scope
 from ttrace.report.wording import finding, line, place
 from ttrace.report.words import TOPICS, Line
 
 _SHOWN = 3  # chosen: modules of a note
-_OTHERS = {Verdict.BORDERLINE: Line.SOME_BORDERLINE, Verdict.HARMLESS: Line.SOME_HARMLESS}
+_OTHERS = {
+    Verdict.BORDERLINE: Line.SOME_BORDERLINE,
+    Verdict.HARMLESS: Line.SOME_HARMLESS,
+    Verdict.ACCEPTED: Line.SOME_ACCEPTED,
+}
 
 
 def headline(result: CheckResult) -> str:
@@ -33,8 +38,8 @@ def headline(result: CheckResult) -> str:
         others = len(result.culprits) - 1
         more = line(Line.AND_MORE, count=others) if others else ""
         return line(Line.NOT_EQUIVALENT, strength=said, place=place(result.culprits[0])) + more
-    if result.compared == 0:
-        return line(Line.NOTHING_COMPARED)
+    if not result.undecided:
+        return scope.lost(result)
     first = result.undecided[0]
     return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
 
@@ -47,10 +52,7 @@ def _some(modules: Sequence[str | None]) -> str:
 
 
 def _equivalent(result: CheckResult) -> str:
-    found = {
-        verdict: [t for t in result.tensors if t.verdict is verdict]
-        for verdict in (Verdict.BORDERLINE, Verdict.HARMLESS)
-    }
+    found = {verdict: [t for t in result.tensors if t.verdict is verdict] for verdict in _OTHERS}
     worst = max((tensor.ratio or 0.0 for tensor in result.nearest().values()), default=0.0)
     others = [
         line(_OTHERS[verdict], count=len(tensors), worst=worst)
@@ -58,14 +60,16 @@ def _equivalent(result: CheckResult) -> str:
         if tensors
     ]
     outside = sum(t.statistics is not None for tensors in found.values() for t in tensors)
-    return line(
+    said = line(
         Line.EQUIVALENT_BUT if others else Line.EQUIVALENT,
+        parts=scope.in_parts(result),
         compared=result.compared,
         within=result.compared - outside,
         others=", ".join(others),
         equal=sum(r.statistics is not None and r.statistics.equal for r in result.tensors),
         worst=worst,
     )
+    return "; ".join((said, *scope.unseen(result)))
 
 
 def strength(result: CheckResult) -> str:
@@ -125,7 +129,9 @@ def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
     groups = (
         (Line.UNFIRED, seen.unfired),
         (Line.NEVER_CALLED, seen.never_called),
+        (Line.CANDIDATE_ONLY, seen.candidate_only),
         (Line.FAULTS, seen.faults),
+        (Line.REFERENCE_FAULTS, seen.reference_faults),
     )
     return tuple((line(key), names) for key, names in groups if names)
 

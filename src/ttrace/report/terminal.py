@@ -17,7 +17,7 @@ from rich.text import Text
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
-from ttrace.report import overall, view, wording
+from ttrace.report import overall, scope, view, wording
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -33,6 +33,7 @@ _COLOURS = {
     Verdict.BORDERLINE: "yellow",
     Verdict.HARMLESS: "dim",
     Verdict.UNDECIDED: "yellow",
+    Verdict.ACCEPTED: "yellow",
 }
 
 
@@ -46,9 +47,9 @@ def print_check(result: CheckResult, console: Console) -> None:
     """Print a whole result."""
     colour = ["bold green", "bold red", "bold yellow"][result.exit_code]
     _say(console, overall.headline(result), style=colour)
-    causes = view.root_causes(result)
+    causes = view.grouped(result)
     for cause in causes[:_CULPRITS]:
-        place = f"{cause.place}: " if len(causes) > 1 else ""
+        place = f"{cause.place}: " if len(result.culprits) > 1 else ""
         _say(console, f"  {place}{cause.reason}")
     if len(causes) > _CULPRITS:
         _say(console, f"  {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")
@@ -62,8 +63,8 @@ def print_check(result: CheckResult, console: Console) -> None:
         console.print(_table(shown[:_ROWS], console))
     _say(console, "")
     _say(console, overall.counts(result))
-    if near := overall.nearness(result):
-        _say(console, near)
+    for said in filter(None, (overall.nearness(result), scope.judged(result))):
+        _say(console, said)
     for said in _coverage(result):
         _say(console, said)
 
@@ -185,7 +186,7 @@ def _coverage(result: CheckResult) -> list[str]:
     lines = [line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)]
     lines += [f"{what}: {_few(names)}" for what, names in overall.not_covered(result)]
     lines += [sampled] if (sampled := overall.sampled(result)) else []
-    return [*lines, *map(overall.note, result.notes)]
+    return [*lines, *scope.said_of_accepted(result), *map(overall.note, result.notes)]
 
 
 def _few(names: tuple[str, ...]) -> str:

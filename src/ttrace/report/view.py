@@ -10,10 +10,13 @@ learn what a result is made of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail
+from ttrace.core.ids import TensorId
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.report import wording
 
@@ -52,6 +55,7 @@ class RootCause:
     source: str
     evidence: tuple[Evidence, ...]
     more: int  # tensors of evidence that are not shown
+    places: tuple[str, ...] = ()  # all of them, where several culprits are shown as one
 
     @property
     def place(self) -> str:
@@ -60,7 +64,7 @@ class RootCause:
 
 def look_first(result: CheckResult) -> str:
     """What to look at first, in one sentence; empty where there is nothing."""
-    for cause in root_causes(result)[:1]:
+    for cause in grouped(result)[:1]:
         code = f" ({cause.class_name}, {cause.source})" if cause.source else ""
         if cause.evidence:
             first = cause.evidence[0]
@@ -92,6 +96,53 @@ def root_causes(result: CheckResult) -> tuple[RootCause, ...]:
         )
 
     return tuple(root_cause(culprit) for culprit in result.culprits)
+
+
+def grouped(result: CheckResult) -> tuple[RootCause, ...]:
+    """Root causes, where culprits that differ in the numbers of their path alone are one.
+
+    They have the same class, phase, reason and kind of error: layers of a model, experts of a
+    layer. The one with the strongest evidence speaks for all.
+    """
+    tensors = {tensor.id: tensor for tensor in result.blamed_in.tensors}
+    groups: dict[tuple[object, ...], list[tuple[Culprit, RootCause]]] = {}
+    for culprit, cause in zip(result.culprits, root_causes(result), strict=True):
+        # A place stands once in a group.
+        number = sum(cause.where == other.where for g in groups.values() for _, other in g)
+        key = (_pattern(cause.where), number, cause.class_name, *_kind_of(culprit, tensors))
+        groups.setdefault(key, []).append((culprit, cause))
+    return tuple(_as_one(group, tensors) for group in groups.values())
+
+
+def _kind_of(culprit: Culprit, tensors: Mapping[TensorId, TensorResult]) -> tuple[object, ...]:
+    """What culprits with one cause have in common."""
+    mistake = None if culprit.diagnosis is None else culprit.diagnosis.mistake
+    first = tensors.get(culprit.evidence[0]) if culprit.evidence else None
+    shown = None if first is None else (first.verdict, first.finding)
+    return culprit.blame.phase, culprit.reason, culprit.told, mistake, culprit.expected, shown
+
+
+def _as_one(
+    group: Sequence[tuple[Culprit, RootCause]], tensors: Mapping[TensorId, TensorResult]
+) -> RootCause:
+    first = group[0][1]
+    if len(group) == 1:
+        return first
+    places = tuple(cause.where for _, cause in group)
+    firsts = [tensors[c.evidence[0]] for c, _ in group if c.evidence and c.evidence[0] in tensors]
+    ranks = sorted({rank for tensor in firsts for rank in tensor.ranks})
+    is_somewhere = all(tensor.ranks for tensor in firsts) and ranks
+    return replace(
+        first,
+        where=wording.several(_pattern(first.where), places),
+        reason=f"{first.reason}, {wording.on_ranks(ranks)}" if is_somewhere else first.reason,
+        places=places,
+    )
+
+
+def _pattern(where: str) -> str:
+    """layers.3.mlp.experts.17 -> layers.*.mlp.experts.*"""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", where)
 
 
 def _evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:

@@ -17,10 +17,11 @@ from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
+from ttrace.report.caveats import CAVEATS, EXPECTED, Caveat
+from ttrace.report.mistakes import MISTAKES
 from ttrace.report.words import (
     FINDINGS,
     LINES,
-    MISTAKES,
     PHASES,
     REASONS,
     STAGES,
@@ -31,6 +32,7 @@ from ttrace.report.words import (
 _MOST_RANKS = 16  # chosen: more are no place to look at
 _MOST_PARTS = 8  # chosen: enough to see the order
 _MOST_FACTORS = 4  # chosen
+_MOST_PLACES = 3  # chosen: the first show what the others are
 
 Tensors = Mapping[TensorId, TensorResult]
 
@@ -55,6 +57,12 @@ def where(culprit: Culprit) -> str:
     return blamed(culprit.blame)
 
 
+def several(pattern: str, places: Sequence[str]) -> str:
+    """layers.*.mlp (4 places: layers.0.mlp, layers.1.mlp, layers.2.mlp ...)"""
+    shown = ", ".join(places[:_MOST_PLACES]) + " ..." * (len(places) > _MOST_PLACES)
+    return CAVEATS[Caveat.SEVERAL].format(pattern=pattern, count=len(places), places=shown)
+
+
 def blamed(blame: Blame) -> str:
     if blame.stage is not None:
         return STAGES[blame.stage]
@@ -70,7 +78,9 @@ def reason(culprit: Culprit, tensors: Tensors) -> str:
     words = _reason(culprit, tensors)
     if culprit.steps and culprit.steps != (0,):
         words += line(Line.IN_STEPS, steps=", ".join(map(str, culprit.steps)))
-    return words if culprit.diagnosis is None else f"{words}; {diagnosis(culprit.diagnosis)}"
+    if culprit.diagnosis is not None:
+        words += f"; {diagnosis(culprit.diagnosis)}"
+    return words if culprit.expected is None else f"{words}; {EXPECTED[culprit.expected]}"
 
 
 def _reason(culprit: Culprit, tensors: Tensors) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from ttrace.core.blame import Mistake, Phase, Reason, Stage
+from ttrace.core.blame import Phase, Reason, Stage
 from ttrace.core.finding import Finding, Topic
 from ttrace.core.readings import Statistic
+from ttrace.report.caveats import CAVEATS, EXPECTED, LOST, NOT_RECORDED, PARTS
+from ttrace.report.mistakes import MISTAKES
 
 STAGES = {
     Stage.MODEL_INPUT: "model input",
@@ -100,31 +102,6 @@ REASONS = {
     "{total} new parameters do not: {why}",
     Reason.BUFFER: "everything else passes, {slots} does not: {why}",
     Reason.TOLD: "{told}",
-}
-
-MISTAKES = {
-    Mistake.ALL_ZERO: "it is all zero: never computed, or never received",
-    Mistake.NOT_UPDATED: "it equals its value before the step: it was not updated",
-    Mistake.MISSING_ALL_REDUCE: "each rank holds a part and their sum equals the reference: an "
-    "all-reduce is missing",
-    Mistake.MISSING_AVERAGE: "ranks disagree and their mean equals the reference: an average is "
-    "missing",
-    Mistake.PARTS_EXCHANGED: "parts {moved} of {parts} of dim {dim} are exchanged",
-    Mistake.PARTS_IN_OTHER_ORDER: "the {parts} parts of dim {dim} stand in another order: {order}",
-    Mistake.TRANSPOSED: "dims {dims} are exchanged: it is transposed",
-    Mistake.ONE_PLACE_LATER: "it is the reference one place later along dim {dim}",
-    Mistake.ONE_PLACE_EARLIER: "it is the reference one place earlier along dim {dim}",
-    Mistake.OPPOSITE_SIGN: "its sign is the opposite",
-    Mistake.SUM_FOR_MEAN: "{size} times the reference, and {size} is {sizes}: a sum where a mean "
-    "is due",
-    Mistake.DIVIDED_TOO_OFTEN: "1/{size} of the reference, and {size} is {sizes}: divided once too "
-    "often",
-    Mistake.FACTOR_OF_EACH_PART: "every part is the reference's times a factor of its own: "
-    "{factors}",
-    Mistake.SAME_VECTOR_IN_EVERY_ROW: "every row is off by the same vector: a bias is added too "
-    "often, or not at all",
-    Mistake.ROUNDED_LOWER: "every value is one of {dtype}, the reference's are not: it was rounded "
-    "to that",
 }
 
 STATISTICS = {
@@ -216,11 +193,11 @@ class Line(StrEnum):
     EQUIVALENT_BUT = "equivalent_but"
     SOME_BORDERLINE = "some_borderline"
     SOME_HARMLESS = "some_harmless"
+    SOME_ACCEPTED = "some_accepted"
     NOT_EQUIVALENT = "not_equivalent"
     STRENGTH = "strength"
     NEARNESS = "nearness"
     UNDECIDED = "undecided"
-    NOTHING_COMPARED = "nothing_compared"
     AND_MORE = "and_more"
     MORE_POINTS = "more_points"
     MORE_PLACES = "more_places"
@@ -248,7 +225,9 @@ class Line(StrEnum):
     SAMPLED = "sampled"
     UNFIRED = "unfired"
     NEVER_CALLED = "never_called"
+    CANDIDATE_ONLY = "candidate_only"
     FAULTS = "faults"
+    REFERENCE_FAULTS = "reference_faults"
     AXIS = "axis"
     NUMBER = "number"
     MAIN_GRADIENTS = "main_gradients"
@@ -257,17 +236,17 @@ class Line(StrEnum):
 
 
 LINES = {
-    Line.EQUIVALENT: "EQUIVALENT: all {compared} tensors within tolerance ({equal} exactly equal, "
-    "the largest error is {worst:.2f} of its tolerance)",
-    Line.EQUIVALENT_BUT: "EQUIVALENT: {within} of {compared} tensors within tolerance, {others} "
-    "({equal} exactly equal)",
+    Line.EQUIVALENT: "EQUIVALENT{parts}: all {compared} tensors within tolerance ({equal} exactly "
+    "equal, the largest error is {worst:.2f} of its tolerance)",
+    Line.EQUIVALENT_BUT: "EQUIVALENT{parts}: {within} of {compared} tensors within tolerance, "
+    "{others} ({equal} exactly equal)",
     Line.SOME_BORDERLINE: "{count} borderline (up to {worst:.2f} of it) and right by themselves",
     Line.SOME_HARMLESS: "{count} different without an effect",
+    Line.SOME_ACCEPTED: "{count} accepted",
     Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
     Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
     Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
-    Line.NOTHING_COMPARED: "UNDECIDED: nothing could be compared",
     Line.AND_MORE: " (and {count} more)",
     Line.MORE_POINTS: " (and {count} more)",
     Line.MORE_PLACES: "and {count} more places",
@@ -297,7 +276,9 @@ LINES = {
     "{least:.1%} of the elements or more",
     Line.UNFIRED: "no gradient reached",
     Line.NEVER_CALLED: "never called",
+    Line.CANDIDATE_ONLY: "never called by the reference, only by the candidate",
     Line.FAULTS: "could not be recorded",
+    Line.REFERENCE_FAULTS: "could not be recorded of the reference",
     Line.AXIS: "the size of {name}",
     Line.NUMBER: "the number of {name}",
     Line.MAIN_GRADIENTS: "main gradients",
@@ -309,4 +290,5 @@ LINES = {
 TABLES: tuple[dict[Any, str], ...] = (
     *(STAGES, PHASES, REASONS, MISTAKES),
     *(STATISTICS, FINDINGS, TOPICS, LINES),
+    *(PARTS, NOT_RECORDED, LOST, CAVEATS, EXPECTED),
 )

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ttrace.analysis.accept import AcceptList, acceptances
 from ttrace.core.results import CheckResult, NotEquivalent, Outcome
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
@@ -47,8 +48,12 @@ def assert_equivalent(
     isolate: bool = True,
     timeout_seconds: float = TASK_SECONDS,
     pool: WorkerPool | None = None,
+    accept: AcceptList | None = None,
 ) -> CheckResult:
-    """Trace both functions and compare; `isolate`: name the root cause (3 more runs)."""
+    """Trace both functions and compare; `isolate`: name the root cause (3 more runs).
+
+    `accept` is a TOML file of what may differ.
+    """
     __tracebackhide__ = True  # pytest shows the line of the test
     with _folder() as (folder, kept):
         experiment = Experiment(
@@ -59,6 +64,7 @@ def assert_equivalent(
             timeout_seconds=timeout_seconds,
             perturbed_runs=perturbed_runs,
             execute=LocalExecutor(pool),
+            accept=acceptances(accept),
         )
         result = experiment.diff() if isolate else experiment.compare()
         if kept:
@@ -76,7 +82,7 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
     shown = next(iter(result.failures or result.undecided), None)
     lines += [
         line(Line.ROOT_CAUSE, place=cause.place, reason=cause.reason)
-        for cause in view.root_causes(result)[:_CULPRITS]
+        for cause in view.grouped(result)[:_CULPRITS]
     ]
     tensors = {tensor.id: tensor for tensor in source.tensors}
     named = [tensors[id_] for c in result.culprits for id_ in c.evidence if id_ in tensors]

@@ -117,8 +117,8 @@ def test_what_is_right_by_itself_is_no_failure(
     assert found.culprits == ()
     assert topics(found) == [Topic.MORE_RUNS, Topic.RIGHT_BY_ITSELF]
     assert str(found) == (
-        "EQUIVALENT: 0 of 1 tensors within tolerance, 1 borderline (up to 1.20 of it) and right by "
-        "themselves (0 exactly equal)"
+        "EQUIVALENT in forward: 0 of 1 tensors within tolerance, 1 borderline (up to 1.20 of it) "
+        "and right by themselves (0 exactly equal); no gradient was recorded"
     )
 
 

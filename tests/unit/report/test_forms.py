@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 import math
 import re
@@ -17,6 +18,7 @@ import pytest
 from tests.support.invoking import check_golden, invoke, strict_json
 from tests.support.made_results import made
 from ttrace import report
+from ttrace.core.acceptance import Acceptance, AcceptedTensors
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.results import CheckResult, Verdict
@@ -111,7 +113,8 @@ def test_forms_match_their_golden_files(name: str) -> None:
     check_golden(f"{name}.junit.xml", junit.render(result))
     check_golden(f"{name}.md", markdown.render(result))
     check_golden(f"{name}.github.txt", "\n".join(github.workflow_commands(result)) + "\n")
-    few = replace(result, tensors=(*result.tensors[:1], *result.failures[:1]), details=())
+    shown = (*result.tensors[:1], result["step0/norm:output.0"], *result.failures[:1])
+    few = replace(result, tensors=shown, details=())
     check_golden(f"{name}.json", render(few))
 
 
@@ -292,3 +295,30 @@ def test_wrong_form_is_refused_before_anything_is_written(
 def test_report_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(text)
     invoke("report", tmp_path / "result.json").require(3, "result")
+
+
+def test_every_form_says_what_is_accepted_and_why() -> None:
+    used = AcceptedTensors(entry=Acceptance(id="step*:grad*", reason="known since May"), count=3)
+    idle = AcceptedTensors(entry=Acceptance(id="step*/gone:*", reason="was once"))
+    result = replace(
+        FAILING,
+        culprits=(),
+        accepted=(used, idle),
+        tensors=tuple(
+            replace(t, verdict=Verdict.ACCEPTED) if t.verdict.is_failure else t
+            for t in FAILING.tensors
+        ),
+    )
+    assert result.exit_code == 0
+    shown = io.StringIO()
+    forms.TERMINAL.write(result, "", shown)
+    texts = [junit.render(result), markdown.render(result), render(result), shown.getvalue()]
+    texts += ["\n".join(github.workflow_commands(result)), str(html.payload(result))]
+    for text in texts:
+        assert "known since May" in text
+        assert "step*/gone:*" in text
+    assert read_back(result).accepted == (used, idle)
+
+
+def read_back(result: CheckResult) -> CheckResult:
+    return CheckResult.from_dict(strict_json(render(result)))

@@ -12,12 +12,14 @@ from rich.console import Console
 
 from tests.support.invoking import check_golden
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.coverage import Coverage
 from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.ids import TensorId
+from ttrace.core.judgement import Tolerance
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.core.results import CheckResult, Coverage, TensorResult, Tolerance, Verdict
+from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.report import wording
 from ttrace.report.overall import headline
@@ -185,7 +187,7 @@ def test_colours_are_for_terminals_only(check: CheckResult) -> None:
 @pytest.mark.parametrize(
     ("check", "words"),
     [
-        (EQUIVALENT, "EQUIVALENT: all 3 tensors within tolerance (1 exactly equal"),
+        (EQUIVALENT, "EQUIVALENT in forward: all 3 tensors within tolerance (1 exactly equal"),
         (failing(), "NOT EQUIVALENT: layers.0.feed_forward, forward (and 9 more)"),
         (replace(failing(), culprits=()), "NOT EQUIVALENT: step0/layers.0.feed_forward:output.0"),
         (UNDECIDED, "UNDECIDED: 2 tensors, first step0/layers.0.wq:output.0: differs, and"),

@@ -17,14 +17,19 @@ from tests.support.made_results import made
 from tests.unit.analysis.localize.test_isolated import named
 from tests.unit.analysis.localize.test_plain import all_of, blame, gained
 from tests.unit.report.test_terminal import printed
-from ttrace.core.blame import Culprit, Mistake, Phase, Reason, Stage
+from ttrace.core.blame import Culprit, Expected, Mistake, Phase, Reason, Stage
+from ttrace.core.coverage import Lost, StepPart
 from ttrace.core.finding import Finding, Topic
 from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import forms, words
+from ttrace.report.caveats import Caveat
 from ttrace.report.words import Line
 
-ENUMS: tuple[type[Enum], ...] = (*(Stage, Phase, Reason, Mistake, Statistic, Finding, Topic, Line),)
+ENUMS: tuple[type[Enum], ...] = (
+    *(Stage, Phase, Reason, Mistake, Statistic, Finding, Topic, Line),
+    *(StepPart, StepPart, Lost, Caveat, Expected),
+)
 
 
 @pytest.fixture

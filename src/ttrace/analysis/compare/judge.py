@@ -16,9 +16,10 @@ from ttrace.analysis.compare.measure import Disagreement, Measured
 from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.judgement import Judgement, Tolerance
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.readings import Statistic, in_eps, readings
-from ttrace.core.results import Judgement, TensorResult, Tolerance, Verdict
+from ttrace.core.results import TensorResult, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.trace.dtypes import eps_of
 

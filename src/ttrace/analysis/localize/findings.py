@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.finding import Finding
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.results import TensorResult
+from ttrace.core.results import Strength, TensorResult
 
 Consumers = Mapping[TensorId, tuple[TensorId, ...]]
 
@@ -51,6 +51,18 @@ def by_module(failed: Sequence[TensorResult], phase: Phase, reason: Reason) -> t
         )
         for module, group in groups.items()
     )
+
+
+def by_strength(
+    culprits: Sequence[Culprit], results: Sequence[TensorResult]
+) -> tuple[Culprit, ...]:
+    """The strongest evidence first; culprits of equal strength stay in the order they came in."""
+    found = {result.id: result.severity for result in results}
+
+    def rank(culprit: Culprit) -> int:
+        return Strength.of(max((found.get(id_, 0.0) for id_ in culprit.evidence), default=0.0)).rank
+
+    return tuple(sorted(culprits, key=rank))
 
 
 def first_failed(

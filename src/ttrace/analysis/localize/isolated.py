@@ -27,7 +27,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ttrace.analysis.localize.after_backward import stages_after_backward
-from ttrace.analysis.localize.findings import caller_of, parent_of
+from ttrace.analysis.localize.findings import by_strength, caller_of, parent_of
 from ttrace.analysis.localize.plain import before_forward
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.ids import Kind, TensorId
@@ -54,7 +54,7 @@ def localize_isolated(
     displaced: Set[TensorId] = frozenset(),
     by_hand: bool = False,
 ) -> tuple[Culprit, ...]:
-    """Every segment that is itself wrong, in execution order; empty when nothing failed.
+    """Every segment that is itself wrong, by the strength of its evidence, then as executed.
 
     `unfired` are ids of gradients that were waited for in vain. `displaced` are ids inside experts
     to which other tokens came: no gradient of their parameters can be that of the reference.
@@ -66,13 +66,12 @@ def localize_isolated(
     steps: dict[int, list[TensorResult]] = {}
     for result in results:
         steps.setdefault(result.id.step, []).append(result)
-    return _merged(
-        [
-            (step, culprit)
-            for step in sorted(steps)
-            for culprit in _of_step(steps[step], unfired, displaced, by_hand=by_hand)
-        ]
-    )
+    found = [
+        culprit
+        for step in sorted(steps)
+        for culprit in _of_step(steps[step], unfired, displaced, by_hand=by_hand)
+    ]
+    return _merged(by_strength(found, results))
 
 
 def _of_step(
@@ -179,14 +178,16 @@ def _updates(results: Sequence[TensorResult]) -> set[TensorId]:
     }
 
 
-def _merged(found: Sequence[tuple[int, Culprit]]) -> tuple[Culprit, ...]:
-    """One culprit for what is wrong in several steps, by the evidence of the first of them."""
-    first: dict[Blame, Culprit] = {}
-    steps: dict[Blame, list[int]] = {}
-    for step, culprit in found:
-        first.setdefault(culprit.blame, culprit)
-        steps.setdefault(culprit.blame, []).append(step)
-    return tuple(replace(culprit, steps=tuple(steps[blame])) for blame, culprit in first.items())
+def _merged(found: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """One culprit for what is wrong in several steps, by the strongest evidence of it."""
+    strongest: dict[Blame, Culprit] = {}
+    steps: dict[Blame, set[int]] = {}
+    for culprit in found:
+        strongest.setdefault(culprit.blame, culprit)
+        steps.setdefault(culprit.blame, set()).update(id_.step for id_ in culprit.evidence)
+    return tuple(
+        replace(culprit, steps=tuple(sorted(steps[blame]))) for blame, culprit in strongest.items()
+    )
 
 
 def _segment(result: TensorResult, known: Set[str]) -> Blame | None:

@@ -9,6 +9,7 @@ from ttrace.analysis.localize.after_backward import AFTER_BACKWARD
 from ttrace.analysis.localize.findings import (
     Consumers,
     by_module,
+    by_strength,
     caller_of,
     common_module,
     first_failed,
@@ -25,13 +26,13 @@ _SHOWN = 3  # chosen: tensors of a module, or parameters that differ before the 
 
 
 def localize(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Culprit, ...]:
-    """The culprits at the frontier of the failures; empty when nothing failed."""
+    """The culprits at the frontier of the failures, strongest first; empty when nothing failed."""
     for step in sorted({result.id.step for result in results}):
         of_step = [result for result in results if result.id.step == step]
         for look in (*_UNTIL_BACKWARD, *AFTER_BACKWARD):
             culprits = look(of_step, consumers)
             if culprits:
-                return culprits
+                return by_strength(culprits, of_step)
     return ()
 
 

@@ -33,8 +33,8 @@ from ttrace.analysis.tolerance.floors import Peers, loss_floors, norm_floors
 from ttrace.analysis.tolerance.moves import allowed_moves
 from ttrace.analysis.tolerance.yardstick import Drawn, Key, Yardstick, yardsticks
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.judgement import Limit, Tolerance
 from ttrace.core.readings import Statistic
-from ttrace.core.results import Limit, Tolerance
 from ttrace.trace.dtypes import eps_of, torch_dtype
 
 __all__ = [

@@ -18,8 +18,8 @@ from dataclasses import replace
 from ttrace.analysis.tolerance.finer import part_norm
 from ttrace.analysis.tolerance.yardstick import Yardstick
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.judgement import Limit, Tolerance
 from ttrace.core.readings import Statistic
-from ttrace.core.results import Limit, Tolerance
 
 # States that are sums of squares of gradients; others are taken as sums of gradients.
 _SQUARES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "acc_delta"})

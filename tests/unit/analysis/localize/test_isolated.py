@@ -69,8 +69,39 @@ def test_every_segment_that_is_itself_wrong(wrong: str, places: list[Blame]) -> 
 def test_a_gradient_that_was_not_summed_is_another_mistake_than_a_wrong_backward() -> None:
     wrong = {"e:grad_input.0": Verdict.MISMATCH, "e:grad.weight": Verdict.CONFLICT}
     assert named(wrong) == [
+        Blame.of("e", phase=Phase.GRADIENT_REDUCTION),  # which no rounding makes
         Blame.of("e", phase=Phase.BACKWARD),
-        Blame.of("e", phase=Phase.GRADIENT_REDUCTION),
+    ]
+
+
+def test_the_strongest_evidence_comes_first_and_equal_ones_as_they_were_executed() -> None:
+    ratios = {
+        "a:output.0": 1.07,
+        "b.c:output.0": 240_000.0,
+        "b.d:output.0": 12.0,
+        "e:output.0": 9e3,
+    }
+    places = [Blame.of(module, phase=Phase.FORWARD) for module in ("b.c", "e", "b.d", "a")]
+    assert [culprit.blame for culprit in localize_isolated(wrong_by(ratios))] == places
+
+
+def test_a_culprit_of_several_steps_shows_the_step_in_which_it_is_strongest() -> None:
+    results = [*wrong_by({"a:output.0": 1.07}), *wrong_by({"a:output.0": 300.0}, step=1)]
+    (culprit,) = localize_isolated(results)
+    assert culprit.steps == (0, 1)
+    assert culprit.evidence == (id_of("a:output.0", 1),)
+
+
+def wrong_by(ratios: Mapping[str, float], step: int = 0) -> list[TensorResult]:
+    return [
+        TensorResult(
+            id=id_of(name, step),
+            verdict=Verdict.MISMATCH if name in ratios else Verdict.PASS,
+            order=order,
+            statistics=ROUNDED,
+            ratio=ratios.get(name, 0.1),
+        )
+        for order, name in enumerate(STEP)
     ]
 
 

@@ -1,0 +1,132 @@
+"""The accept list: a TOML file of what may differ, read, applied to verdicts, and written.
+
+    [[accept]]
+    id = "step*/drop:*"                       a pattern of tensor ids, * is any text
+    reason = "each rank draws its own mask"
+    bound = 50                                optional: the largest error over tolerance
+
+Enters: a file, and verdicts. Leaves: verdicts in which what an entry accepts is no failure, and
+what every entry did. An error beyond the bound of its entry stays a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ttrace.core.acceptance import Acceptance, AcceptedTensors
+from ttrace.core.results import CheckResult, TensorResult, Verdict
+from ttrace.errors import UsageError
+
+AcceptList = Path | str | Sequence[Acceptance]
+
+_KEYS: dict[str, Any] = {"id": str, "reason": str, "bound": (int, float)}
+
+
+def acceptances(given: AcceptList | None) -> tuple[Acceptance, ...]:
+    """The entries of a file, or those that were given."""
+    if given is None:
+        return ()
+    if not isinstance(given, Path | str):
+        return tuple(given)
+    path = Path(given)
+    try:
+        return _parsed(path.read_text(encoding="utf-8"), path)
+    except OSError as error:
+        raise UsageError(f"cannot read the accept list {path}: {error.strerror}") from error
+
+
+def accepted(
+    tensors: Sequence[TensorResult], entries: Sequence[Acceptance]
+) -> tuple[TensorResult, ...]:
+    """The verdicts, in which failures that an entry allows are accepted."""
+
+    def judged(tensor: TensorResult) -> TensorResult:
+        if not tensor.verdict.is_failure:
+            return tensor
+        allowed = any(e.matches(tensor.id) and e.allows(tensor.severity) for e in entries)
+        return replace(tensor, verdict=Verdict.ACCEPTED) if allowed else tensor
+
+    return tuple(map(judged, tensors)) if entries else tuple(tensors)
+
+
+def uses(
+    before: Sequence[TensorResult], entries: Sequence[Acceptance]
+) -> tuple[AcceptedTensors, ...]:
+    """What every entry did to verdicts as they were before."""
+    failures = [tensor for tensor in before if tensor.verdict.is_failure]
+    found = []
+    for entry in entries:
+        severities = [t.severity for t in failures if entry.matches(t.id)]
+        count = sum(map(entry.allows, severities))
+        found.append(AcceptedTensors(entry=entry, count=count, beyond=len(severities) - count))
+    return tuple(found)
+
+
+def with_isolated(result: CheckResult, isolation: CheckResult) -> CheckResult | None:
+    """A comparison whose every failure follows from what is accepted in an isolated run.
+
+    None where the isolated run accepts nothing, or a failure is not right by itself there.
+    """
+    if isolation.culprits or not any(t.verdict is Verdict.ACCEPTED for t in isolation.tensors):
+        return None
+    fine = (Verdict.PASS, Verdict.BORDERLINE, Verdict.HARMLESS, Verdict.ACCEPTED)
+    right = {t.id for t in isolation.tensors if t.verdict in fine}
+    if not all(failure.id in right for failure in result.failures):
+        return None
+    tensors = tuple(
+        replace(t, verdict=Verdict.ACCEPTED) if t.verdict.is_failure else t for t in result.tensors
+    )
+    return replace(result, tensors=tensors, culprits=(), isolation=isolation)
+
+
+def append_entry(file: Path, entry: Acceptance) -> None:
+    """Add an entry at the end of a file; everything that stands in it stays as it is."""
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    known = _parsed(before, file)
+    values = {"id": entry.id, "reason": entry.reason, "bound": entry.bound}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    gap = "" if not before else "\n" if before.endswith("\n") else "\n\n"
+    text = before + gap + "\n".join(["[[accept]]", *lines]) + "\n"
+    if _parsed(text, file) != (*known, entry):
+        raise UsageError(f"the entry for {entry.id!r} cannot be written to {file} as TOML text")
+    file.write_text(text, encoding="utf-8")
+
+
+def _parsed(text: str, path: Path) -> tuple[Acceptance, ...]:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    listed = data.pop("accept", [])
+    if data or not isinstance(listed, list):
+        raise UsageError(
+            f"{path} must hold [[accept]] entries alone, found {', '.join(data) or 'accept = ...'}"
+        )
+    return tuple(_entry(found, f"entry {n} of {path}") for n, found in enumerate(listed, start=1))
+
+
+def _entry(found: Any, where: str) -> Acceptance:
+    faults = [f"unknown key {key!r}" for key in found if key not in _KEYS]
+    faults += [f"no {key}" for key in ("id", "reason") if not found.get(key)]
+    faults += [
+        f"{key} is {found[key]!r}"
+        for key, kind in _KEYS.items()
+        if key in found and (isinstance(found[key], bool) or not isinstance(found[key], kind))
+    ]
+    if faults:
+        raise UsageError(
+            f'{where}: {", ".join(faults)}; expected id = "pattern", reason = "why" and, if you '
+            "like, bound = the largest error over tolerance"
+        )
+    bound = found.get("bound")
+    if bound is not None and not 0 < bound < math.inf:
+        raise UsageError(f"{where}: bound is {bound}, and must be above 0 and finite")
+    return Acceptance(
+        id=found["id"], reason=found["reason"], bound=None if bound is None else float(bound)
+    )

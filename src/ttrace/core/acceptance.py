@@ -1,0 +1,37 @@
+"""Acceptances: differences that a team has decided to live with.
+
+    Acceptance(id="step*/drop:*", reason="each rank draws its own mask", bound=None)
+
+Values only; analysis/accept.py reads files of them and says what they do to verdicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from ttrace.core.ids import TensorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A pattern of tensor ids, why they may differ, and by how many times their tolerance."""
+
+    id: str
+    reason: str
+    bound: float | None = None  # error over tolerance; none: whatever it is
+
+    def matches(self, id_: TensorId) -> bool:
+        return fnmatchcase(str(id_), self.id)
+
+    def allows(self, severity: float) -> bool:
+        return self.bound is None or severity <= self.bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedTensors:
+    """What one entry did in a comparison: how many it accepted, and how many beyond its bound."""
+
+    entry: Acceptance
+    count: int = 0
+    beyond: int = 0

@@ -1,0 +1,30 @@
+"""Words for the kinds of mistakes that a wrong tensor may look like."""
+
+from __future__ import annotations
+
+from ttrace.core.blame import Mistake
+
+MISTAKES = {
+    Mistake.ALL_ZERO: "it is all zero: never computed, or never received",
+    Mistake.NOT_UPDATED: "it equals its value before the step: it was not updated",
+    Mistake.MISSING_ALL_REDUCE: "each rank holds a part and their sum equals the reference: an "
+    "all-reduce is missing",
+    Mistake.MISSING_AVERAGE: "ranks disagree and their mean equals the reference: an average is "
+    "missing",
+    Mistake.PARTS_EXCHANGED: "parts {moved} of {parts} of dim {dim} are exchanged",
+    Mistake.PARTS_IN_OTHER_ORDER: "the {parts} parts of dim {dim} stand in another order: {order}",
+    Mistake.TRANSPOSED: "dims {dims} are exchanged: it is transposed",
+    Mistake.ONE_PLACE_LATER: "it is the reference one place later along dim {dim}",
+    Mistake.ONE_PLACE_EARLIER: "it is the reference one place earlier along dim {dim}",
+    Mistake.OPPOSITE_SIGN: "its sign is the opposite",
+    Mistake.SUM_FOR_MEAN: "{size} times the reference, and {size} is {sizes}: a sum where a mean "
+    "is due",
+    Mistake.DIVIDED_TOO_OFTEN: "1/{size} of the reference, and {size} is {sizes}: divided once too "
+    "often",
+    Mistake.FACTOR_OF_EACH_PART: "every part is the reference's times a factor of its own: "
+    "{factors}",
+    Mistake.SAME_VECTOR_IN_EVERY_ROW: "every row is off by the same vector: a bias is added too "
+    "often, or not at all",
+    Mistake.ROUNDED_LOWER: "every value is one of {dtype}, the reference's are not: it was rounded "
+    "to that",
+}

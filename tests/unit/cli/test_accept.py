@@ -1,0 +1,46 @@
+"""The accept list on the command line, with traces of a model of two layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import tiny_train
+from tests.support.invoking import Outcome, invoke
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("traces")
+    tiny_train.record(root / "good")
+    tiny_train.record(root / "good-noisy", noise_seed=1)
+    tiny_train.record(root / "wrong", "--scale", "1.5")
+    return root
+
+
+class TestAccept:
+    def checked(self, traces: Path, *more: object) -> Outcome:
+        noisy = ("--perturbed", traces / "good-noisy")
+        return invoke("check", traces / "good", traces / "wrong", *noisy, *more)
+
+    def test_a_failure_that_was_accepted_fails_no_more(self, traces: Path, tmp_path: Path) -> None:
+        file, result = tmp_path / "accept.toml", tmp_path / "result.json"
+        self.checked(traces, "--json", result).require(1)
+        accept = ("accept", result, "step*", "--reason", "scaled on purpose", "--file", file)
+        invoke(*accept).require(0, f"step* added to {file}")
+        done = self.checked(traces, "--accept", file)
+        done.require(0, " accepted (", "scaled on purpose")
+
+    def test_beyond_its_bound_it_still_fails(self, traces: Path, tmp_path: Path) -> None:
+        file = tmp_path / "accept.toml"
+        file.write_text("[[accept]]\nid = 'step*'\nreason = 'small'\nbound = 1.5\n")
+        done = self.checked(traces, "--accept", file)
+        done.require(1, "NOT EQUIVALENT: second, forward", "beyond its bound of 1.5 times")
+
+    def test_what_does_not_fail_cannot_be_accepted(self, traces: Path, tmp_path: Path) -> None:
+        file, result = tmp_path / "accept.toml", tmp_path / "result.json"
+        self.checked(traces, "--json", result).require(1)
+        told = invoke("accept", result, "step0/none:*", "--reason", "x", "--file", file)
+        told.require(3, "no failure of", "is called 'step0/none:*'; there are step0/")
+        assert not file.exists()
