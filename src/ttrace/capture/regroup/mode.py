@@ -25,6 +25,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttrace.capture.noise import Noise
@@ -98,7 +99,8 @@ class Regrouping(TorchDispatchMode):
         is_other = func._overloadname.endswith(_OTHER_FORMS)  # noqa: SLF001  (nothing else tells)
         rule = None if is_other else _RULES.get(func.overloadpacket)
         is_addition = func.overloadpacket in _ADDITIONS
-        if rule is None and not is_addition:
+        # Fake tensors have shapes and no values: DTensors ask them what a result looks like.
+        if (rule is None and not is_addition) or any(issubclass(t, FakeTensor) for t in types):
             return func(*args, **kwargs)
         if not all(type_ in _PLAIN for type_ in types):
             return NotImplemented  # DTensors first become operations on their local tensors
