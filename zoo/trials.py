@@ -11,6 +11,7 @@ candidates that are compared with it, and so is a twin that several bugs share.
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Hashable
@@ -161,6 +162,7 @@ class Trials:
         key = (run.work, replace(settings, folder=Path(), plan=None), plan)
         if key not in self._references:
             kept = self.folder / f"reference-{len(self._references)}"
+            shutil.rmtree(kept, ignore_errors=True)  # of a reference that failed
             LocalExecutor(self.pool)(replace(run, settings=replace(settings, folder=kept)))
             self._references[key] = kept
         run.folder.parent.mkdir(parents=True, exist_ok=True)

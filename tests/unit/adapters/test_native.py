@@ -204,7 +204,7 @@ class TestTensors:
 
     def test_values_kept_in_few_bits_are_told_as_what_they_stand_for(self) -> None:
         class Halves(torch.Tensor):
-            def dequantize(self) -> torch.Tensor:  # type: ignore[override]
+            def dequantize(self) -> torch.Tensor:
                 return self.as_subclass(torch.Tensor) / 2
 
         kept = torch.tensor([1.0, 3.0]).as_subclass(Halves)
