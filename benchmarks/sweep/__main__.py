@@ -120,7 +120,7 @@ def _sharded() -> Iterator[Case]:
 
 
 def _fsdp2(title: str, make: str, options: dict[str, object], way: str) -> Case:
-    arguments = (make, options, way)
+    arguments = (make, tuple(options.items()), way)
     return Case(
         title,
         Function(train_sharded, arguments=arguments),

@@ -58,14 +58,14 @@ def train_operator(case: str, rows: int, placement: str | None = None) -> None:
         optimizer.step()
 
 
-def train_sharded(make: str, options: dict[str, Any], way: str) -> None:
+def train_sharded(make: str, options: tuple[tuple[str, Any], ...], way: str) -> None:
     """An MLP under FSDP2: an optimizer of torch by its name, or a way to shard."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 10, bias=make != "Muon"), nn.GELU())
     model.append(nn.Linear(10, 3, bias=make != "Muon"))
     rank, ranks = dist.get_rank(), dist.get_world_size()
     _WAYS[way](model, ranks)
-    optimizer = getattr(torch.optim, make)(model.parameters(), **options)
+    optimizer = getattr(torch.optim, make)(model.parameters(), **dict(options))
     tracer = ttrace.attach(model, optimizer)
     generator = torch.Generator().manual_seed(1)
     for _ in range(2):
