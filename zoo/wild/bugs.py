@@ -26,6 +26,44 @@ _TORCH = (
         ),
     ),
     WildBug(
+        name="uneven_mean_loss",
+        package="torch",
+        version="2.13.0",
+        title="binary_cross_entropy_with_logits and the losses above, with a mean, on a DTensor "
+        "whose shards are of unequal size: a mean of the ranks' means",
+        expected=_LOSS_FORWARD,
+        repair=(
+            Edit(
+                "F.binary_cross_entropy_with_logits(output, target)",
+                'F.binary_cross_entropy_with_logits(output, target, reduction="sum") / y.numel()',
+            ),
+        ),
+    ),
+    WildBug(
+        name="cosine_embedding",
+        package="torch",
+        version="2.13.0",
+        title="fill_ of a DTensor that is still to be summed fills it on every rank, so that "
+        "cosine_embedding_loss of sharded features has 2 - cos instead of 1 - cos on two ranks",
+        expected=_LOSS_FORWARD,
+        repair=(
+            Edit(
+                "F.cosine_embedding_loss(first, second, same)",
+                "F.cosine_embedding_loss(first.full_tensor(), second.full_tensor(), "
+                "same.full_tensor())",
+            ),
+        ),
+    ),
+    WildBug(
+        name="infinity_norm",
+        package="torch",
+        version="2.13.0",
+        title="the infinity norm of a sharded DTensor has a gradient of nan: each rank divides by "
+        "how often the norm stands in its own part",
+        expected=_LOSS_BACKWARD,
+        repair=(Edit('.norm(float("inf"))', ".abs().max()"),),
+    ),
+    WildBug(
         name="loss_parallel_distillation",
         package="torch",
         version="2.13.0",
