@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ttrace.lab.experiment import localized
+from ttrace.lab.conclusion import localized
 from ttrace.report.overall import headline
 from zoo.trials import Trial
 from zoo.wild.bug import Answer, WildBug
