@@ -68,8 +68,8 @@ _TORCH = (
         package="torch",
         version="2.13.0",
         link=f"{_PYTORCH}/190746",
-        title="inside loss_parallel, log_softmax that no cross_entropy follows has the gradient of "
-        "the identity",
+        title="inside loss_parallel, log_softmax that no nll_loss follows has the gradient of the "
+        "identity: also in cross_entropy with probabilities as targets",
         expected=_LOSS_BACKWARD,
         repair=(Edit("tracer.step(), loss_parallel():", "tracer.step():"),),
         shows_alone=True,
