@@ -5,11 +5,13 @@ STAMP := .venv/.installed
 MEGATRON := .venv/.megatron
 DOCS := .venv/.docs
 BENCH := .venv/.bench
+WILD := .venv/.wild
 # Cases at a time, of up to 8 ranks each.
 JOBS ?= 1
 
 .PHONY: demo test test-slow test-browser browser-deps screenshots lint format docs
-.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-yardsticks clean
+.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
+.PHONY: bench-yardsticks clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -29,6 +31,11 @@ $(BENCH): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $@
 
+# Packages with bugs that TTrace found, in the versions that have them.
+$(WILD): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[wild]'
+	touch $@
+
 demo: $(STAMP)
 	@echo "== a correct run must be silent =="
 	$(BIN)/ttrace demo
@@ -39,7 +46,7 @@ demo: $(STAMP)
 test: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m pytest -m "not slow"
 
-test-slow: $(STAMP) $(MEGATRON) $(BENCH)
+test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD)
 	$(BIN)/python -m pytest -m slow
 
 # Debian's chromium and its driver; as root, or with sudo.
@@ -87,6 +94,14 @@ bench-bugs: $(STAMP)
 # Programs as people write them, correct and wrong.
 bench-programs: $(BENCH)
 	$(BIN)/python -m benchmarks.programs
+
+# Bugs of released packages, each with its twin and its proof: minutes on two cores.
+bench-wild: $(BENCH) $(MEGATRON) $(WILD)
+	$(BIN)/python -m benchmarks.wild
+
+# What of torch on several ranks is not what it is on one: a quarter of an hour on two cores.
+bench-sweep: $(STAMP)
+	$(BIN)/python -m benchmarks.sweep
 
 # Clean runs, planted errors, and the plots of docs/: half an hour on two cores.
 bench-power: $(BENCH)

@@ -44,10 +44,11 @@ class Run:
     ranks: int = 1
     words: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
+    folder: Path = SCRIPTS
 
     @property
     def path(self) -> Path:
-        return SCRIPTS / f"{self.script}.py"
+        return self.folder / f"{self.script}.py"
 
     def text(self) -> str:
         """The script as it is run."""

@@ -9,6 +9,7 @@ import types
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 from torch._C import _distributed_c10d as _C
 
 from zoo.programs.program import Run

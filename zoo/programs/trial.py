@@ -41,8 +41,9 @@ def unjudged(result: CheckResult) -> tuple[str, ...]:
 
 
 def _try(trials: Trials, program: Program, candidate: Run) -> Trial:
-    return trials.run(_function(program.reference), _function(candidate), steps=program.steps)
+    return trials.run(function(program.reference), function(candidate), steps=program.steps)
 
 
-def _function(run: Run) -> Function:
+def function(run: Run) -> Function:
+    """A script on its ranks, as an experiment runs it."""
     return Function(run_script, ranks=run.ranks, arguments=(run,))

@@ -186,6 +186,30 @@ class TestTensors:
         assert isinstance(again, DTensor)
         assert (again.placements, again.shape) == (x.placements, x.shape)
 
+    def test_a_mean_over_ranks_is_told_as_the_sum_of_its_parts(self) -> None:
+        dist.init_process_group("fake", rank=1, world_size=2)
+        try:
+            mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+            x = DTensor.from_local(torch.full((4,), 6.0), mesh, [Partial("avg")])
+            adapter = find_adapter(model())
+            local, layout = adapter.to_local(x)
+            again = adapter.wrap_like(local, like=x)
+        finally:
+            dist.destroy_process_group()
+        assert layout == Layout.full((4,)).summed_over("tp")
+        assert local.tolist() == [3.0] * 4
+        assert isinstance(again, DTensor)
+        assert again.placements == (Partial("avg"),)
+        assert again.to_local().tolist() == [6.0] * 4
+
+    def test_values_kept_in_few_bits_are_told_as_what_they_stand_for(self) -> None:
+        class Halves(torch.Tensor):
+            def dequantize(self) -> torch.Tensor:
+                return self.as_subclass(torch.Tensor) / 2
+
+        kept = torch.tensor([1.0, 3.0]).as_subclass(Halves)
+        assert find_adapter(model()).to_local(kept)[0].tolist() == [0.5, 1.5]
+
     @pytest.mark.usefixtures("group")
     def test_pending_reductions_are_done(self) -> None:
         adapter = find_adapter(model())

@@ -7,6 +7,7 @@ result, so that what the next module gets is still known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
 from ttrace.adapters.patching import patched
@@ -24,23 +25,33 @@ _TAG = "_ttrace_layouts"
 
 
 def to_local(tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
-    """The plain local tensor, and its layout by its placements or its tag."""
+    """The plain local tensor, and its layout by its placements or its tag.
+
+    A mean over ranks is told as the sum that it is: each rank's part divided by their number.
+    """
     layout: Layout | None = None
+    parts = 1
     if isinstance(tensor, DTensor):
-        layout = layout_of(tensor, tensor.placements)
+        parts = _averaged(tensor)
+        summed = [Partial() if _is_average(place) else place for place in tensor.placements]
+        layout = layout_of(tensor, summed)
         tensor = tensor._local_tensor  # noqa: SLF001  (to_local would enter autograd)
     elif (tag := getattr(tensor, _TAG, None)) is not None:
         layout = tag[0]
     if isinstance(tensor, AsyncCollectiveTensor):
         tensor = tensor.wait()
-    return tensor.detach(), layout if layout and layout.local_shape == tensor.shape else None
+    if type(tensor).dequantize is not torch.Tensor.dequantize:
+        tensor = tensor.dequantize()  # a subclass that keeps its values in few bits
+    tensor = tensor.detach() if parts == 1 else tensor.detach() / parts
+    return tensor, layout if layout and layout.local_shape == tensor.shape else None
 
 
 def wrap_like(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not isinstance(like, DTensor):
         return local
+    parts = _averaged(like)
     return DTensor.from_local(
-        local,
+        local if parts == 1 else local * parts,
         like.device_mesh,
         like.placements,
         run_check=False,
@@ -118,6 +129,16 @@ def mesh_coordinates(tensor: torch.Tensor) -> dict[str, tuple[int, int]]:
     mesh: DeviceMesh = tensor.device_mesh  # type: ignore[attr-defined]
     places = zip(coordinate, mesh.shape, strict=True)
     return dict(zip(_axis_names(mesh), places, strict=True))
+
+
+def _is_average(placement: Placement) -> bool:
+    return type(placement) is Partial and placement.reduce_op == "avg"
+
+
+def _averaged(tensor: DTensor) -> int:
+    """Over how many ranks a mean is still to be taken; 1 for a tensor that is none."""
+    sizes = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
+    return math.prod(size for placement, size in sizes if _is_average(placement))
 
 
 def _axis_names(mesh: DeviceMesh) -> tuple[str, ...]:

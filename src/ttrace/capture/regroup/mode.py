@@ -26,6 +26,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttrace.capture.noise import Noise
@@ -109,7 +110,10 @@ class Regrouping(TorchDispatchMode):
         rule = None if is_other else _RULES.get(func.overloadpacket)
         is_addition = func.overloadpacket in _ADDITIONS
         is_weighted = rule is not None or func.overloadpacket in _ALSO_WEIGHTED
-        if not is_weighted and not is_addition:
+        # Fake tensors have shapes and no values: DTensors ask them what a result looks like.
+        if any(issubclass(type_, FakeTensor) for type_ in types) or not (
+            is_weighted or is_addition
+        ):
             return func(*args, **kwargs)
         if not all(type_ in _PLAIN for type_ in types):
             return NotImplemented  # DTensors first become operations on their local tensors

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.eval_frame import OptimizedModule
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ttrace.adapters.base import Adapter
 from ttrace.capture.noise import Noise
@@ -317,3 +318,12 @@ class TestWeights:
             torch.optim.SGD(other.parameters(), lr=0.1).step()
             hidden.sum().backward()
         assert linear.weight.grad is not None
+
+
+def test_tensors_without_values_are_left_alone() -> None:
+    with FakeTensorMode() as fake:
+        x, weight = fake.from_tensor(draw(9, 600)), fake.from_tensor(draw(600, 3))
+        with regrouping_of(0) as regrouping:
+            assert (x @ weight).shape == (9, 3)
+    assert not regrouping.regrouped
+    assert not regrouping.faults

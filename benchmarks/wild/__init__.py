@@ -1,0 +1,1 @@
+"""Bugs of released packages: what TTrace says of each, and of its correct twin."""

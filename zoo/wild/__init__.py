@@ -1,0 +1,1 @@
+"""Bugs of released packages that TTrace found with nothing planted, each with twin and proof."""
