@@ -34,6 +34,7 @@ from ttrace.analysis.diagnose.examine import (
 )
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.localize import localize, localize_isolated
+from ttrace.analysis.remarks import of_runs
 from ttrace.analysis.sources import Source, opened, require_comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.alignment import Pair
@@ -254,12 +255,8 @@ class _Check:
     def _notes(
         self, compared: _Compared, again: Sequence[Mapping[TensorId, Measured]]
     ) -> Iterator[Note]:
-        for text in self._sources.candidate.notes:
-            yield Note(topic=Topic.RUN, text=text)
-        noisy = dict.fromkeys(text for source in self._sources.perturbed for text in source.notes)
-        for text in noisy:
-            if text not in self._sources.reference.notes:
-                yield Note(topic=Topic.YARDSTICK, text=text)
+        sources = self._sources
+        yield from of_runs(sources.reference, sources.candidate, sources.perturbed)
         for text in (*compared.aligned.candidate_batch.notes, *compared.aligned.notes):
             yield Note(topic=Topic.ALIGNMENT, text=text)
         inferred = [t.id for t in compared.aligned.tensors if t.candidate and t.candidate.notes]

@@ -193,6 +193,7 @@ class RecordingTracer:
                 unfired=tuple(arrivals.unfired),
                 never_called=self._hooks.never_called() if self._done else (),
                 notes=tuple(self._context.notes),
+                asked=self._steps,
             )
         )
 

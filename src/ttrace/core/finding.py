@@ -63,6 +63,8 @@ class Topic(StrEnum):
     NO_EVIDENCE = "no_evidence"  # a run that would have told more did not end well
     MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
     RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
+    FEWER_STEPS = "fewer_steps"  # than were asked for: nothing is said of the others
+    DIED_AT_EXIT = "died_at_exit"  # a run that had recorded everything
     BORDERLINE = "borderline"  # and only the traces at hand to decide by
 
 

@@ -192,6 +192,7 @@ class Summary:
     never_called: tuple[str, ...] = ()  # module paths
     faults: tuple[str, ...] = ()  # exceptions inside hooks, kept away from the training run
     notes: tuple[str, ...] = ()
+    asked: int = 0  # steps that were to be recorded; 0 where an older version recorded them
 
 
 def _count(value: Any) -> int | None:

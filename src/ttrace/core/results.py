@@ -15,7 +15,7 @@ from typing import Any
 
 from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail, RunFacts
-from ttrace.core.finding import Finding, Note, Specifics
+from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.plain import INLINE, from_dict, to_dict
 from ttrace.core.readings import Reading, Statistic
@@ -217,11 +217,16 @@ class CheckResult:
         return found
 
     @property
+    def fewer_steps(self) -> Note | None:
+        """The note that says so, where fewer steps were made than were to be compared."""
+        return next((note for note in self.notes if note.topic is Topic.FEWER_STEPS), None)
+
+    @property
     def outcome(self) -> Outcome:
         """Silence is never success: where nothing was compared, nothing is decided."""
         if self.failures or (self.isolation is not None and self.isolation.culprits):
             return Outcome.NOT_EQUIVALENT
-        if self.undecided or self.compared == 0:
+        if self.undecided or self.compared == 0 or self.fewer_steps is not None:
             return Outcome.UNDECIDED
         return Outcome.EQUIVALENT
 

@@ -40,6 +40,7 @@ def diff(
     *,
     out: Path | str,
     steps: int = 1,
+    run_to_end: bool = False,
     perturbed_runs: int = 1,
     repeat_reference: bool = False,
     split_reductions: int = 1,
@@ -55,6 +56,7 @@ def diff(
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
+    A command that goes on when its steps are recorded is stopped, unless `run_to_end` lets it.
     `isolate=False` saves the three or more runs that find the root cause. `execute` runs what is to
     run somewhere else than on this machine.
     """
@@ -63,6 +65,7 @@ def diff(
         candidate=candidate,
         folder=prepare_folder(Path(out)),
         steps=steps,
+        runs_to_end=run_to_end,
         timeout_seconds=timeout_seconds,
         perturbed_runs=perturbed_runs,
         repeats_reference=repeat_reference,
@@ -81,6 +84,7 @@ class Experiment:
     candidate: Work
     folder: Path
     steps: int = 1
+    runs_to_end: bool = False
     timeout_seconds: float = 1800.0
     perturbed_runs: int = 1
     repeats_reference: bool = False
@@ -187,7 +191,11 @@ class Experiment:
     def _run(self, name: str, work: Work, **how: Any) -> Path:
         settings = Settings(folder=self.folder / name, steps=self.steps, **how)
         run = TracedRun(
-            name=name, work=work, settings=settings, timeout_seconds=self.timeout_seconds
+            name=name,
+            work=work,
+            settings=settings,
+            timeout_seconds=self.timeout_seconds,
+            to_end=self.runs_to_end,
         )
         self.execute(run)
         return run.folder

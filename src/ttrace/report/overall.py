@@ -31,6 +31,9 @@ def headline(result: CheckResult) -> str:
         return line(Line.NOT_EQUIVALENT, strength=said, place=place(result.culprits[0])) + more
     if result.compared == 0:
         return line(Line.NOTHING_COMPARED)
+    if not result.undecided and result.fewer_steps is not None:
+        fewer = result.fewer_steps
+        return line(Line.FEWER_STEPS, count=fewer.count, total=fewer.total)
     first = result.undecided[0]
     return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
 

@@ -183,6 +183,10 @@ TOPICS = {
     Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
     "their tolerance, and the isolated run finds every one right when its module gets the "
     "reference's values, so that this is rounding that has grown",
+    Topic.FEWER_STEPS: "{count} of {total} steps were made, so nothing is known of the others: let "
+    "the script make more, or ask for fewer with --steps",
+    Topic.DIED_AT_EXIT: "the {text} after all of its steps had been recorded; what it recorded is "
+    "compared",
     Topic.BORDERLINE: "borderline: the largest error is {factor:.2f} of its tolerance; further "
     "perturbed references, which `ttrace diff` runs by itself, and an isolated run decide it",
 }
@@ -198,6 +202,7 @@ class Line(StrEnum):
     NEARNESS = "nearness"
     UNDECIDED = "undecided"
     NOTHING_COMPARED = "nothing_compared"
+    FEWER_STEPS = "fewer_steps"
     AND_MORE = "and_more"
     MORE_POINTS = "more_points"
     MORE_PLACES = "more_places"
@@ -243,6 +248,7 @@ LINES = {
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
     Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
     Line.NOTHING_COMPARED: "UNDECIDED: nothing could be compared",
+    Line.FEWER_STEPS: "UNDECIDED: {count} of {total} steps were made; in these, no tensor differs",
     Line.AND_MORE: " (and {count} more)",
     Line.MORE_POINTS: " (and {count} more)",
     Line.MORE_PLACES: "and {count} more places",

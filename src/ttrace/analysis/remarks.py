@@ -1,0 +1,34 @@
+"""Remarks: what the runs themselves say that a reader of the result should know.
+
+Enters: the sources of a check. Leaves: notes, of which one decides: a run that made fewer steps
+than were asked for shows nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ttrace.analysis.sources import Source
+from ttrace.core.finding import Note, Topic
+from ttrace.trace.progress import read_death
+
+
+def of_runs(reference: Source, candidate: Source, perturbed: Sequence[Source]) -> Iterator[Note]:
+    for text in candidate.notes:
+        yield Note(topic=Topic.RUN, text=text)
+    noisy = dict.fromkeys(text for source in perturbed for text in source.notes)
+    for text in noisy:
+        if text not in reference.notes:
+            yield Note(topic=Topic.YARDSTICK, text=text)
+    yield from _fewer_steps(candidate)  # the others have as many
+    for source in (reference, candidate, *perturbed):
+        how = read_death(source.trace.path)
+        if how is not None:
+            yield Note(topic=Topic.DIED_AT_EXIT, text=f"{source.role} run {how}")
+
+
+def _fewer_steps(source: Source) -> Iterator[Note]:
+    asked = max((summary.asked for summary in source.summaries), default=0)
+    made = min((summary.steps for summary in source.summaries), default=0)
+    if made < asked:
+        yield Note(topic=Topic.FEWER_STEPS, count=made, total=asked)
