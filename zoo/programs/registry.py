@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from zoo.programs import data_parallel
+from zoo.programs import data_parallel, masked
 from zoo.programs.program import Program, Wrong
 
-_STYLES = (data_parallel,)
+_STYLES = (data_parallel, masked)
 
 
 def programs() -> dict[str, Program]:

@@ -50,10 +50,10 @@ class RecordingTracer:
         self._context = context = StepContext(adapter, self._recorder)
         noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
         self._regrouping = None if noise is None else Regrouping(noise, _shapes(adapter))
-        overwriter = None
+        self._overwriter = overwriter = None
         if settings.plan is not None:
             plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
-            overwriter = Overwriter(plan, adapter, noise)
+            self._overwriter = overwriter = Overwriter(plan, adapter, noise)
         taps = settings.tap or overwriter is not None
         self._boundary: Boundary = (
             Tapping(context, overwriter) if taps else Watching(context, noise)
@@ -139,6 +139,11 @@ class RecordingTracer:
         for module, name, value in self._buffers.changed():
             id_ = self._context.id(module, Kind.BUFFER, name)
             self._recorder.guarded(str(id_), partial(self._recorder.value, id_, value))
+        if self._overwriter is not None:
+            for module, name, value in self._buffers.all():  # also what only the reference changed
+                id_ = self._context.id(module, Kind.BUFFER, name)
+                fill = partial(self._overwriter.fill, id_, value, noisy=False)
+                self._recorder.guarded(str(id_), fill)
 
     def _regrouped(self) -> AbstractContextManager[object]:
         return nullcontext() if self._regrouping is None else self._regrouping
