@@ -22,16 +22,16 @@ WRONG = (
         name="masked-attention/padding-of-one-rank",
         program="masked-attention",
         title="rank 1 compares its lengths with <= and sees one place of padding",
-        edits=(
-            Edit("< lengths[:, None]", "< lengths[:, None] + rank"),
-        ),
+        edits=(Edit("< lengths[:, None]", "< lengths[:, None] + rank"),),
         expected=(_MODEL,),
     ),
     Wrong(
         name="masked-attention/one-place-ahead",
         program="masked-attention",
         title="rank 1 lets every place see the next one",
-        edits=(Edit("place[:, None] >= place[None, :]", "place[:, None] + rank >= place[None, :]"),),
+        edits=(
+            Edit("place[:, None] >= place[None, :]", "place[:, None] + rank >= place[None, :]"),
+        ),
         expected=(_MODEL,),
     ),
 )

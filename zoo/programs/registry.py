@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from zoo.programs import data_parallel, masked
+from zoo.programs import data_parallel, masked, tuned
 from zoo.programs.program import Program, Wrong
 
-_STYLES = (data_parallel, masked)
+_STYLES = (data_parallel, masked, tuned)
 
 
 def programs() -> dict[str, Program]:

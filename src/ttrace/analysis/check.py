@@ -33,8 +33,9 @@ from ttrace.analysis.diagnose.examine import (
     with_ranks,
 )
 from ttrace.analysis.engine import Engine, Serial
+from ttrace.analysis.hyperparameters import differences, explained
 from ttrace.analysis.localize import localize, localize_isolated
-from ttrace.analysis.remarks import of_runs
+from ttrace.analysis.remarks import of_differences, of_repetition, of_runs
 from ttrace.analysis.sources import Source, opened, require_comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.alignment import Pair
@@ -149,6 +150,8 @@ class _Check:
         again = [self._compare(s, s.role).measured for s in sources.repeated]
         compared = self._compare(sources.candidate, "candidate", isolated)
         tensors, culprits = self._judge(compared, noise, again, isolated)
+        found = differences(sources.reference.trace, sources.candidate.trace)
+        culprits, unused = explained(culprits, found, tensors)
         details = self._examine(suspects(tensors, culprits), compared)
         return CheckResult(
             reference=str(sources.reference.trace.path),
@@ -157,7 +160,7 @@ class _Check:
             tensors=with_ranks(tensors, details),
             culprits=with_diagnoses(culprits, details),
             coverage=sources.candidate.coverage,
-            notes=tuple(self._notes(compared, again)),
+            notes=(*self._notes(compared, again), *of_differences(unused)),
             details=details,
             runs=tuple(
                 source.facts
@@ -264,7 +267,8 @@ class _Check:
             yield Note(topic=Topic.INFERRED_LAYOUTS, count=len(inferred), first=inferred[0])
         if compared.scale.note is not None:
             yield compared.scale.note
-        yield from map(_repetition, again)
+        for measured in again:
+            yield of_repetition({id_: m.statistics.equal for id_, m in measured.items()})
 
 
 def loss_scale(
@@ -285,13 +289,3 @@ def loss_scale(
 
 def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:
     return {id_: found.statistics for id_, found in measured.items()}
-
-
-def _repetition(measured: Mapping[TensorId, Measured]) -> Note:
-    differing = [id_ for id_, found in measured.items() if not found.statistics.equal]
-    return Note(
-        topic=Topic.NOT_DETERMINISTIC if differing else Topic.DETERMINISTIC,
-        count=len(differing),
-        total=len(measured),
-        first=differing[0] if differing else None,
-    )

@@ -1,15 +1,17 @@
 """Remarks: what the runs themselves say that a reader of the result should know.
 
-Enters: the sources of a check. Leaves: notes, of which one decides: a run that made fewer steps
-than were asked for shows nothing of the others.
+Enters: the sources of a check, and what was found of them. Leaves: notes. One of them decides: a
+run that made fewer steps than were asked for shows nothing of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ttrace.analysis.sources import Source
 from ttrace.core.finding import Note, Topic
+from ttrace.core.hyperparameter import Difference
+from ttrace.core.ids import TensorId
 from ttrace.trace.progress import read_death
 
 
@@ -25,6 +27,22 @@ def of_runs(reference: Source, candidate: Source, perturbed: Sequence[Source]) -
         how = read_death(source.trace.path)
         if how is not None:
             yield Note(topic=Topic.DIED_AT_EXIT, text=f"{source.role} run {how}")
+
+
+def of_differences(unused: Iterable[Difference]) -> Iterator[Note]:
+    """Hyperparameters that differ and explain nothing."""
+    return (Note(topic=Topic.OTHER_NUMBER, difference=difference) for difference in unused)
+
+
+def of_repetition(is_equal: Mapping[TensorId, bool]) -> Note:
+    """Whether the reference, run again, is bitwise the same."""
+    differing = [id_ for id_, equal in is_equal.items() if not equal]
+    return Note(
+        topic=Topic.NOT_DETERMINISTIC if differing else Topic.DETERMINISTIC,
+        count=len(differing),
+        total=len(is_equal),
+        first=differing[0] if differing else None,
+    )
 
 
 def _fewer_steps(source: Source) -> Iterator[Note]:

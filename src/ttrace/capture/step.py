@@ -198,6 +198,7 @@ class RecordingTracer:
                 unfired=tuple(arrivals.unfired),
                 never_called=self._hooks.never_called() if self._done else (),
                 notes=tuple(self._context.notes),
+                hyperparameters=self._update.hyperparameters.found(),
                 asked=self._steps,
             )
         )

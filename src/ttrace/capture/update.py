@@ -17,12 +17,14 @@ import torch
 from torch.optim import Optimizer
 
 from ttrace.adapters.base import Parameter
-from ttrace.capture.clipping import watch_clipping
+from ttrace.capture.clipping import watch_clipping, watch_scaling
 from ttrace.capture.context import StepContext
+from ttrace.capture.hyperparameters import Hyperparameters
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.weights import WeightHooks
+from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
 from ttrace.core.ids import Kind
 
 _MADE_NOISY = frozenset({Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD})
@@ -41,6 +43,7 @@ class Update:
         overwriter: Overwriter | None,
         regrouping: Regrouping | None = None,
     ) -> None:
+        self.hyperparameters = Hyperparameters(context.adapter)
         self._context = context
         self._weights = weights
         self._optimizers = context.adapter.optimizers(optimizers)
@@ -69,6 +72,8 @@ class Update:
         self._updated.clear()
         self._accumulated.clear()
         self._each_parameter(Kind.PARAM)
+        note = partial(self.hyperparameters.of_modules, self._context.number or 0)
+        self._context.recorder.guarded("the modules' numbers", note)
         if self._noise is not None:
             for parameter in self._context.adapter.parameters():
                 key = f"step{self._context.number}/{parameter.module}:param.{parameter.name}"
@@ -79,7 +84,8 @@ class Update:
         """While open, gradients are recorded when they are accumulated, reduced and clipped."""
         adapter = self._context.adapter
         with (
-            watch_clipping(self._before_clipping),
+            watch_clipping(self._before_clipping, partial(self._note_number, CLIPPED_TO)),
+            watch_scaling(partial(self._note_number, LOSS_SCALE)),
             adapter.watch_clipping(self._before_clipping),
             adapter.watch_accumulation(self._before_reduction),
             adapter.watch_reduction(partial(self._each_parameter, Kind.REDUCED_GRAD)),
@@ -110,8 +116,14 @@ class Update:
         for handle in self._handles:
             handle.remove()
 
-    def _before_update(self, *_: Any) -> None:
+    def _note_number(self, name: str, value: object) -> None:
+        note = partial(self.hyperparameters.of_step, self._context.number or 0, name, value)
+        self._context.recorder.guarded(name, note)
+
+    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._context.number is not None:
+            note = partial(self.hyperparameters.of_optimizer, self._context.number, optimizer)
+            self._context.recorder.guarded("the optimizer's numbers", note)
             self._take_gradients()
             self._take_clipped()
             self._tell_regrouping(is_updating=True)

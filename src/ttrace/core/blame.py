@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
 from ttrace.errors import UsageError
 
@@ -179,4 +180,5 @@ class Culprit:
     factor: float | None = None
     steps: tuple[int, ...] = ()
     diagnosis: Diagnosis | None = None
+    differences: tuple[Difference, ...] = ()  # hyperparameters of this place
     told: str = ""  # the words of an older result file, where they are not known any more

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
 
 
@@ -63,6 +64,7 @@ class Topic(StrEnum):
     NO_EVIDENCE = "no_evidence"  # a run that would have told more did not end well
     MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
     RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
+    OTHER_NUMBER = "other_number"  # a hyperparameter differs, without effect
     FEWER_STEPS = "fewer_steps"  # than were asked for: nothing is said of the others
     DIED_AT_EXIT = "died_at_exit"  # a run that had recorded everything
     BORDERLINE = "borderline"  # and only the traces at hand to decide by
@@ -94,3 +96,4 @@ class Note:
     first: TensorId | None = None
     factor: float | None = None
     gains: tuple[float, ...] = ()
+    difference: Difference | None = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ttrace.core.hyperparameter import Hyperparameter
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.plain import key
@@ -192,6 +193,7 @@ class Summary:
     never_called: tuple[str, ...] = ()  # module paths
     faults: tuple[str, ...] = ()  # exceptions inside hooks, kept away from the training run
     notes: tuple[str, ...] = ()
+    hyperparameters: tuple[Hyperparameter, ...] = ()
     asked: int = 0  # steps that were to be recorded; 0 where an older version recorded them
 
 

@@ -14,7 +14,7 @@ import math
 from ttrace.core.finding import Note
 from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
-from ttrace.report.wording import finding, line, place
+from ttrace.report.wording import difference, finding, line, place
 from ttrace.report.words import TOPICS, Line
 
 
@@ -119,6 +119,7 @@ def note(of_result: Note) -> str:
         count=of_result.count,
         total=of_result.total,
         first=of_result.first,
+        difference="" if of_result.difference is None else difference(of_result.difference),
         factor=math.nan if of_result.factor is None else of_result.factor,
         gains=", ".join(f"{gain:.4g}" for gain in of_result.gains),
     )

@@ -183,6 +183,7 @@ TOPICS = {
     Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
     "their tolerance, and the isolated run finds every one right when its module gets the "
     "reference's values, so that this is rounding that has grown",
+    Topic.OTHER_NUMBER: "{difference}; no tensor differs because of it",
     Topic.FEWER_STEPS: "{count} of {total} steps were made, so nothing is known of the others: let "
     "the script make more, or ask for fewer with --steps",
     Topic.DIED_AT_EXIT: "the {text} after all of its steps had been recorded; what it recorded is "
@@ -220,6 +221,7 @@ class Line(StrEnum):
     CANDIDATE_NOT_WHOLE = "candidate_not_whole"
     REFERENCE_NOT_WHOLE = "reference_not_whole"
     IN_STEPS = "in_steps"
+    OTHER_NUMBER = "other_number"
     COUNTS = "counts"
     NO_COUNTS = "no_counts"
     WRONG = "wrong"
@@ -267,6 +269,7 @@ LINES = {
     Line.CANDIDATE_NOT_WHOLE: "but the candidate could not be recorded whole: {fault}",
     Line.REFERENCE_NOT_WHOLE: "but the reference could not be recorded whole: {fault}",
     Line.IN_STEPS: " (step {steps})",
+    Line.OTHER_NUMBER: "{name}{of} is {candidate}, the reference's {reference}{where}",
     Line.COUNTS: "{verdicts}; tolerances from {runs} perturbed reference run{s}",
     Line.NO_COUNTS: "nothing compared",
     Line.WRONG: "{count} of {total} tensors wrong",
