@@ -32,7 +32,10 @@ from ttrace.trace.writer import TraceWriter
 
 
 class RecordingTracer:
-    """Records the first steps, then takes its hooks away and closes the trace."""
+    """Records the first steps, or later ones, then takes its hooks away and closes the trace.
+
+    Steps before those are made like others, with noise where that is asked for, and not recorded.
+    """
 
     enabled = True
 
@@ -69,7 +72,7 @@ class RecordingTracer:
             overwriter=overwriter,
             regrouping=self._regrouping,
         )
-        self._steps = settings.steps
+        self._steps, self._skip = settings.steps, settings.skip
         self._done = 0
         self._closed = False
         self._loss_named = False
@@ -110,18 +113,21 @@ class RecordingTracer:
 
     def _begin(self) -> None:
         self._loss_named = False
+        self._recorder.is_muted = self._done < self._skip
         self._context.begin(self._done)
         self._recorder.guarded("the parameters' hooks", self._weights.begin)
         self._recorder.guarded("the buffers", self._buffers.begin)
         self._update.begin()
 
     def _end(self) -> None:
+        # What the last step that is let pass leaves behind is where the first recorded one starts.
+        self._recorder.is_muted = self._done + 1 < self._skip
         self._update.end()
         self._recorder.guarded("the buffers", self._record_buffers)
         self._forget()
         self._recorder.end_step()
         self._done += 1
-        if self._done >= self._steps:
+        if self._done >= self._skip + self._steps:
             self._close()
 
     def _abandon(self) -> None:
@@ -192,7 +198,7 @@ class RecordingTracer:
         arrivals = self._context.arrivals
         self._recorder.close(
             Summary(
-                steps=self._done,
+                steps=max(0, self._done - self._skip),
                 hooks_expected=arrivals.expected,
                 hooks_fired=arrivals.fired,
                 unfired=tuple(arrivals.unfired),

@@ -20,6 +20,7 @@ from ttrace.cli.options import (
     PerturbedRuns,
     Reference,
     RunToEnd,
+    Skip,
     SplitReductions,
     Steps,
     Timeout,
@@ -75,6 +76,7 @@ def diff(
     candidate: Candidate,
     out: Out = None,
     steps: Steps = 1,
+    skip: Skip = 0,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
@@ -95,6 +97,7 @@ def diff(
         reference=reference,
         candidate=candidate,
         steps=steps,
+        skip=skip,
         runs_to_end=run_to_end,
         timeout_seconds=timeout,
         perturbed_runs=perturbed_runs,
@@ -110,6 +113,7 @@ def isolate(
     candidate: Candidate,
     out: Out = None,
     steps: Steps = 1,
+    skip: Skip = 0,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
@@ -124,6 +128,7 @@ def isolate(
         reference=reference,
         candidate=candidate,
         steps=steps,
+        skip=skip,
         runs_to_end=run_to_end,
         timeout_seconds=timeout,
         perturbed_runs=perturbed_runs,
@@ -137,6 +142,7 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     out: Annotated[Path, typer.Option(help="Folder for the trace.")],
     steps: Steps = 1,
+    skip: Skip = 0,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     noise_seed: Annotated[
         int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
@@ -170,6 +176,7 @@ def run(
     settings = Settings(
         folder=prepare_folder(out, shared=shared),
         steps=steps,
+        skip=skip,
         noise_seed=noise_seed,
         split=split_reductions,
         tap=tap,

@@ -56,6 +56,7 @@ class Reason(StrEnum):
     # before the forward pass
     NO_TENSOR_OF_IT = "no_tensor_of_it"
     OTHER_PARAMETERS = "other_parameters"
+    OTHER_BY_THEN = "other_by_then"  # what steps that were not recorded left behind
     GATHERED_PARAMETER = "gathered_parameter"
     OTHER_DATA = "other_data"
     # the first wrong tensor

@@ -40,6 +40,7 @@ def diff(
     *,
     out: Path | str,
     steps: int = 1,
+    skip: int = 0,
     run_to_end: bool = False,
     perturbed_runs: int = 1,
     repeat_reference: bool = False,
@@ -56,6 +57,7 @@ def diff(
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
+    `skip` steps are made before the first that is recorded.
     A command that goes on when its steps are recorded is stopped, unless `run_to_end` lets it.
     `isolate=False` saves the three or more runs that find the root cause. `execute` runs what is to
     run somewhere else than on this machine.
@@ -65,6 +67,7 @@ def diff(
         candidate=candidate,
         folder=prepare_folder(Path(out)),
         steps=steps,
+        skip=skip,
         runs_to_end=run_to_end,
         timeout_seconds=timeout_seconds,
         perturbed_runs=perturbed_runs,
@@ -84,6 +87,7 @@ class Experiment:
     candidate: Work
     folder: Path
     steps: int = 1
+    skip: int = 0
     runs_to_end: bool = False
     timeout_seconds: float = 1800.0
     perturbed_runs: int = 1
@@ -189,7 +193,7 @@ class Experiment:
         ]
 
     def _run(self, name: str, work: Work, **how: Any) -> Path:
-        settings = Settings(folder=self.folder / name, steps=self.steps, **how)
+        settings = Settings(folder=self.folder / name, steps=self.steps, skip=self.skip, **how)
         run = TracedRun(
             name=name,
             work=work,
@@ -213,7 +217,15 @@ def localized(result: CheckResult, isolation: CheckResult) -> CheckResult:
     Where it finds none, what is borderline and right by itself is rounding that has grown.
     """
     if isolation.culprits:
-        return replace(result, culprits=isolation.culprits, isolation=isolation)
+        # Which numbers explain nothing is known where the culprits are.
+        of_result = [note for note in result.notes if note.topic is not Topic.OTHER_NUMBER]
+        unused = [note for note in isolation.notes if note.topic is Topic.OTHER_NUMBER]
+        return replace(
+            result,
+            culprits=isolation.culprits,
+            isolation=isolation,
+            notes=(*of_result, *unused),
+        )
     right = {r.id for r in isolation.tensors if r.verdict is Verdict.PASS}
     excused = [r for r in result.failures if r.id in right]
     if result.strength is Strength.BORDERLINE and len(excused) == len(result.failures):

@@ -46,6 +46,8 @@ REASONS = {
     Reason.NO_TENSOR_OF_IT: "the reference has it, the candidate has no tensor of it",
     Reason.OTHER_PARAMETERS: "{count} of {total} parameters differ before the step ({names} "
     "first): load the same values in both runs",
+    Reason.OTHER_BY_THEN: "{count} of {total} parameters and states differ before the first "
+    "recorded step: what made them so lies in steps that were not recorded (--skip)",
     Reason.GATHERED_PARAMETER: "its last update passes; at the start of this step, {slots} does "
     "not: {why}",
     Reason.OTHER_DATA: "the candidate was given other data than the reference: {why}",
@@ -183,7 +185,7 @@ TOPICS = {
     Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
     "their tolerance, and the isolated run finds every one right when its module gets the "
     "reference's values, so that this is rounding that has grown",
-    Topic.OTHER_NUMBER: "{difference}; no tensor differs because of it",
+    Topic.OTHER_NUMBER: "{difference}; none of the places named follows from it",
     Topic.FEWER_STEPS: "{count} of {total} steps were made, so nothing is known of the others: let "
     "the script make more, or ask for fewer with --steps",
     Topic.DIED_AT_EXIT: "the {text} after all of its steps had been recorded; what it recorded is "

@@ -28,7 +28,7 @@ from dataclasses import replace
 
 from ttrace.analysis.localize.after_backward import stages_after_backward
 from ttrace.analysis.localize.findings import caller_of, parent_of
-from ttrace.analysis.localize.plain import before_forward
+from ttrace.analysis.localize.plain import before_forward, let_pass
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
@@ -58,6 +58,8 @@ def localize_isolated(
     `unfired` are ids of gradients that were waited for in vain. `displaced` are ids inside experts
     to which other tokens came: no gradient of their parameters can be that of the reference.
     """
+    passed = let_pass(results)  # the first recorded step was given what they leave behind
+    results = [result for result in results if result.id.step not in passed]
     start = before_forward(results)
     if start:
         return start
