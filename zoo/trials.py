@@ -151,9 +151,10 @@ class Trials:
             return
         settings = run.settings
         # Plans of a reference against itself are the same whenever they are written.
-        key = (run.work, replace(settings, folder=Path(), plan=None), settings.plan is not None)
+        plan = None if settings.plan is None else settings.plan.parent.parent.name
+        key = (run.work, replace(settings, folder=Path(), plan=None), plan)
         if key not in self._references:
-            kept = self.folder / f"reference-{len(self._references)}"
+            kept = Path(tempfile.mkdtemp(dir=self.folder, prefix="reference-"))
             LocalExecutor(self.pool)(replace(run, settings=replace(settings, folder=kept)))
             self._references[key] = kept
         run.folder.parent.mkdir(parents=True, exist_ok=True)

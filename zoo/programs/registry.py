@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from zoo.programs import data_parallel, masked, tuned
+from zoo.programs import data_parallel, isolated, tuned
 from zoo.programs.program import Program, Wrong
 
-_STYLES = (data_parallel, masked, tuned)
+_STYLES = (data_parallel, isolated, tuned)
 
 
 def programs() -> dict[str, Program]:

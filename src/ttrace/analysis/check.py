@@ -16,12 +16,9 @@ from pathlib import Path
 from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.compare import (
     Allowed,
-    Comparator,
     LossScale,
     Measured,
     Unit,
-    find_isolated_scale,
-    find_loss_scale,
     judge,
     moved_before,
 )
@@ -36,6 +33,7 @@ from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.hyperparameters import differences, explained
 from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.remarks import of_differences, of_repetition, of_runs
+from ttrace.analysis.scaling import loss_scale
 from ttrace.analysis.sources import Source, opened, require_comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.alignment import Pair
@@ -45,10 +43,10 @@ from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
-from ttrace.core.scale import Scales, declared_scale
+from ttrace.core.scale import Scales
 from ttrace.core.statistics import Statistics
 from ttrace.trace.blocks import BlockReader
-from ttrace.trace.plan import read_scales
+from ttrace.trace.plan import read_modules, read_scales
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -86,7 +84,8 @@ def check_isolated(
     gradients may have.
     """
     with _opened(reference, candidate, perturbed, None) as sources:
-        return _Check(sources, progress, engine).result(read_scales(plans))
+        modules = read_modules(plans)
+        return _Check(sources, progress, engine, modules).result(read_scales(plans))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +134,15 @@ class _Compared:
 class _Check:
     """One check: what all of its steps share."""
 
-    def __init__(self, sources: _Sources, progress: Progress | None, engine: Engine | None) -> None:
+    def __init__(
+        self,
+        sources: _Sources,
+        progress: Progress | None,
+        engine: Engine | None,
+        modules: frozenset[str] | None = None,
+    ) -> None:
         self._sources = sources
+        self._modules = modules  # at whose boundaries an isolated run was given values
         self._report = progress or (lambda *_: None)
         self._engine = engine or Serial()
         self._aligner = Aligner(sources.reference)
@@ -225,13 +231,19 @@ class _Check:
                 excused=moved_before(alignment.id, moved),
             )
             for order, alignment in enumerate(aligned.tensors)
-            if alignment.is_judged
+            if alignment.is_judged and self._is_isolated(alignment.id)
         )
         if isolated is None:
             return tensors, localize(tensors, aligned.consumers)
         unfired = frozenset(sources.candidate.coverage.unfired)
         displaced = {result.id for result in tensors if moved_before(result.id, moved)}
-        return tensors, localize_isolated(tensors, unfired=unfired, displaced=displaced)
+        return tensors, localize_isolated(
+            tensors, unfired=unfired, displaced=displaced, modules=self._modules
+        )
+
+    def _is_isolated(self, id_: TensorId) -> bool:
+        is_boundary = id_.kind.is_activation or id_.kind.is_gradient_of_activation
+        return self._modules is None or not is_boundary or id_.module in self._modules
 
     def _examine(self, wanted: Sequence[TensorResult], compared: _Compared) -> tuple[Detail, ...]:
         """A closer look at the suspects."""
@@ -269,22 +281,6 @@ class _Check:
             yield compared.scale.note
         for measured in again:
             yield of_repetition({id_: m.statistics.equal for id_, m in measured.items()})
-
-
-def loss_scale(
-    reference: Source, candidate: Source, aligned: Aligned, isolated: Scales | None = None
-) -> LossScale:
-    """By what the candidate's gradients are larger, before they are reduced."""
-    comparator, pairs = Comparator(reference.spans, candidate.spans), aligned.pairs()
-    if isolated is not None:
-        return find_isolated_scale(comparator, pairs, isolated)
-    return find_loss_scale(
-        comparator,
-        pairs,
-        reference_splits=aligned.reference_batch.splits_of_batch(),
-        candidate_splits=aligned.candidate_batch.splits_of_batch(),
-        declared=declared_scale(reference.trace.loss_parts, candidate.trace.loss_parts),
-    )
 
 
 def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:

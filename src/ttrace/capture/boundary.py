@@ -13,7 +13,7 @@ recorded with taps as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Protocol
 
 import torch
@@ -150,15 +150,21 @@ class Tapping:
     changes_inputs = True
     changes_outputs = True
 
-    def __init__(self, context: StepContext, overwriter: Overwriter | None = None) -> None:
+    def __init__(
+        self,
+        context: StepContext,
+        overwriter: Overwriter | None = None,
+        modules: Set[str] | None = None,
+    ) -> None:
         self._context = context
         self._overwriter = overwriter
+        self._modules = modules  # at whose boundaries there are taps; None: at all
 
     def meet(self, call: Call, kind: Kind, slot: str, tensor: torch.Tensor) -> torch.Tensor:
         adapter = self._context.adapter
         boundary = boundary_of(adapter, call.module, kind, slot, tensor)
         back = boundary_of(adapter, call.module, _GRADIENT[kind], slot, tensor)
-        if boundary is None:
+        if boundary is None or (self._modules is not None and call.path not in self._modules):
             return tensor
         if isinstance(tensor, nn.Parameter) and kind is Kind.INPUT:
             # A consumer may need the object itself; its values are the reference's already.

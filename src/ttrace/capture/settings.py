@@ -21,10 +21,11 @@ SKIP = "TTRACE_SKIP"  # how many steps to let pass before that, 0 by default
 NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed reference
 SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
+COARSE = "TTRACE_COARSE"  # 1: tap at the boundaries of blocks only; a plan says so itself
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
-_VARIABLES = (OUT, STEPS, SKIP, NOISE_SEED, SPLIT, TAP, PLAN, PAYLOAD)
+_VARIABLES = (OUT, STEPS, SKIP, NOISE_SEED, SPLIT, TAP, COARSE, PLAN, PAYLOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Settings:
     noise_seed: int | None = None
     split: int = 1
     tap: bool = False
+    coarse: bool = False
     plan: Path | None = None
     payload: str | None = None
 
@@ -51,6 +53,8 @@ class Settings:
             values[SPLIT] = str(self.split)
         if self.tap:
             values[TAP] = "1"
+        if self.coarse:
+            values[COARSE] = "1"
         if self.plan is not None:
             values[PLAN] = str(self.plan.resolve())
         if self.payload is not None:
@@ -70,6 +74,7 @@ class Settings:
             noise_seed=_number(environment, NOISE_SEED),
             split=_number(environment, SPLIT) or 1,
             tap=bool(_number(environment, TAP)),
+            coarse=bool(_number(environment, COARSE)),
             plan=Path(plan) if plan else None,
             payload=environment.get(PAYLOAD) or None,
         )

@@ -24,7 +24,7 @@ from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
 from ttrace.capture.update import Update
 from ttrace.capture.weights import WeightHooks
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, blocks_of
 from ttrace.core.record import Summary
 from ttrace.trace.payload import FULL, payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
@@ -54,12 +54,14 @@ class RecordingTracer:
         noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
         self._regrouping = None if noise is None else Regrouping(noise, _shapes(adapter))
         self._overwriter = overwriter = None
+        modules = blocks_of(path for path, _ in adapter.modules()) if settings.coarse else None
         if settings.plan is not None:
             plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
             self._overwriter = overwriter = Overwriter(plan, adapter, noise)
+            modules = plan.modules
         taps = settings.tap or overwriter is not None
         self._boundary: Boundary = (
-            Tapping(context, overwriter) if taps else Watching(context, noise)
+            Tapping(context, overwriter, modules) if taps else Watching(context, noise)
         )
         self._hooks = ModuleHooks(context, self._boundary)
         self._weights = WeightHooks(context)

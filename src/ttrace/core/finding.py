@@ -62,6 +62,7 @@ class Topic(StrEnum):
     NOT_DETERMINISTIC = "not_deterministic"
     NO_ROOT_CAUSE = "no_root_cause"
     NO_EVIDENCE = "no_evidence"  # a run that would have told more did not end well
+    COARSER = "coarser"  # an isolated run died, one that is given values at blocks alone did not
     MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
     RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
     OTHER_NUMBER = "other_number"  # a hyperparameter differs, without effect

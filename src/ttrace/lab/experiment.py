@@ -9,6 +9,7 @@
            isolation/plans/         what each rank overwrites its values with
            isolation/perturbed-1    the isolated reference with noise
            isolation/candidate      the isolated candidate
+           isolation/coarse/        the same with fewer boundaries, where one of them died
 
 Enters: the work of both sides. Leaves: results, and all traces in one folder. It must not know how
 work is run; executors do.
@@ -128,17 +129,33 @@ class Experiment:
         """Run the candidate with every module's input replaced by the reference's.
 
         What rounding does to a single module is measured on the reference under the same
-        replacement, with noise. `candidate`: its plain trace, where it has been recorded already;
-        only its alignment is used.
+        replacement, with noise. Where a run dies of it, all are repeated with values given at the
+        boundaries of blocks alone. `candidate`: its plain trace, where it has been recorded
+        already; only its alignment is used.
         """
         if candidate is None:
             candidate = self._run("candidate", self.candidate)
-        tapped = self._run("isolation/reference", self.reference, tap=True)
-        plans = self.folder / "isolation" / "plans"
-        write_plans(tapped, tapped, plans / "reference")
-        write_plans(tapped, candidate, plans / "candidate")
-        perturbed = self._perturbed("isolation/perturbed", plan=plans / "reference")
-        isolated = self._run("isolation/candidate", self.candidate, plan=plans / "candidate")
+        try:
+            return self._isolated("isolation", candidate)
+        except CommandFailed as error:
+            return self._coarsely(candidate, error)
+
+    def _coarsely(self, candidate: Path, died: CommandFailed) -> CheckResult:
+        """The same with fewer boundaries; where that dies, too, the first death is what is told."""
+        try:
+            result = self._isolated("isolation/coarse", candidate, coarse=True)
+        except CommandFailed:
+            raise died from None
+        note = Note(topic=Topic.COARSER, text=str(died))
+        return replace(result, notes=(*result.notes, note))
+
+    def _isolated(self, name: str, candidate: Path, *, coarse: bool = False) -> CheckResult:
+        tapped = self._run(f"{name}/reference", self.reference, tap=True, coarse=coarse)
+        plans = self.folder / name / "plans"
+        write_plans(tapped, tapped, plans / "reference", coarse=coarse)
+        write_plans(tapped, candidate, plans / "candidate", coarse=coarse)
+        perturbed = self._perturbed(f"{name}/perturbed", plan=plans / "reference")
+        isolated = self._run(f"{name}/candidate", self.candidate, plan=plans / "candidate")
 
         def compared(noise: Sequence[Path]) -> CheckResult:
             return check_isolated(
@@ -149,7 +166,7 @@ class Experiment:
                 progress=self.progress,
             )
 
-        return self._decided(compared, perturbed, "isolation/perturbed", plan=plans / "reference")
+        return self._decided(compared, perturbed, f"{name}/perturbed", plan=plans / "reference")
 
     def _decided(
         self,
@@ -216,6 +233,8 @@ def localized(result: CheckResult, isolation: CheckResult) -> CheckResult:
 
     Where it finds none, what is borderline and right by itself is rounding that has grown.
     """
+    coarser = [note for note in isolation.notes if note.topic is Topic.COARSER]
+    result = replace(result, notes=(*result.notes, *coarser))
     if isolation.culprits:
         # Which numbers explain nothing is known where the culprits are.
         of_result = [note for note in result.notes if note.topic is not Topic.OTHER_NUMBER]

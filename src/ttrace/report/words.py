@@ -180,6 +180,8 @@ TOPICS = {
     Topic.NO_ROOT_CAUSE: "the isolated run found no root cause, as every module is right when it "
     "gets the reference's values: the places named are where the first difference was seen",
     Topic.NO_EVIDENCE: "this stands without what a further run would have told: {text}",
+    Topic.COARSER: "the isolated run was repeated with values given at the boundaries of blocks "
+    "alone, so that no place inside a block is named, since at first {text}",
     Topic.MORE_RUNS: "borderline with {total} perturbed run(s), the largest error {gains} of its "
     "tolerance: {count} further perturbed runs were made, and it is {factor:.2f}",
     Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "

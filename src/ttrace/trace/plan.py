@@ -51,6 +51,7 @@ class IsolationPlan:
     positions: Mapping[PositionKey, Position]
     tensors: Mapping[TensorId, LogicalTensor]
     crops: Mapping[TensorId, tuple[int, int]]  # dim and size where a padded vocabulary ends
+    modules: frozenset[str] | None = None  # at whose boundaries values are given; None: at all
 
     def write(self, file: Path) -> None:
         data = {
@@ -62,6 +63,7 @@ class IsolationPlan:
             ],
             "tensors": {str(id_): _tensor_json(tensor) for id_, tensor in self.tensors.items()},
             "crops": {str(id_): list(crop) for id_, crop in self.crops.items()},
+            "modules": None if self.modules is None else sorted(self.modules),
         }
         file.write_text(json.dumps(data))
 
@@ -81,6 +83,7 @@ class IsolationPlan:
             },
             tensors={TensorId.parse(id_): _tensor(t) for id_, t in data["tensors"].items()},
             crops={TensorId.parse(id_): (dim, size) for id_, (dim, size) in data["crops"].items()},
+            modules=_modules(data),
         )
 
 
@@ -101,6 +104,16 @@ def first_plan(folder: Path) -> Path:
 def read_scales(folder: Path) -> Scales:
     """The scales that gradients may have in a run by these plans; all ranks have the same."""
     return _scales(json.loads(first_plan(folder).read_text()))
+
+
+def read_modules(folder: Path) -> frozenset[str] | None:
+    """The modules at whose boundaries a run by these plans is given values; None: all."""
+    return _modules(json.loads(first_plan(folder).read_text()))
+
+
+def _modules(data: dict[str, Any]) -> frozenset[str] | None:
+    found = data.get("modules")
+    return None if found is None else frozenset(found)
 
 
 def _scales(data: dict[str, Any]) -> Scales:

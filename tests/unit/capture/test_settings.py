@@ -17,6 +17,7 @@ EVERYTHING = Settings(
     noise_seed=0,
     split=4,
     tap=True,
+    coarse=True,
     plan=Path("/traces/plans"),
     payload="rounded",
 )
@@ -44,7 +45,11 @@ def test_without_a_folder_a_run_is_not_traced(folder: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", [settings.STEPS, settings.SKIP, settings.NOISE_SEED, settings.SPLIT, settings.TAP]
+    "variable",
+    [
+        *(settings.STEPS, settings.SKIP, settings.NOISE_SEED),
+        *(settings.SPLIT, settings.TAP, settings.COARSE),
+    ],
 )
 def test_what_is_no_number_is_refused_by_name(variable: str) -> None:
     with pytest.raises(UsageError, match=f"{variable} must be a whole number, found '-1'"):

@@ -37,7 +37,7 @@ class Watched:
 
         monkeypatch.setattr(lab, "check", check)
         monkeypatch.setattr(lab, "check_isolated", check)
-        monkeypatch.setattr(lab, "write_plans", lambda *paths: self.plans.append(paths))
+        monkeypatch.setattr(lab, "write_plans", lambda *paths, **_: self.plans.append(paths))
 
     def __call__(self, run: TracedRun) -> None:
         self.runs.append(run)

@@ -52,11 +52,14 @@ def localize_isolated(
     *,
     unfired: Set[str] = frozenset(),
     displaced: Set[TensorId] = frozenset(),
+    modules: Set[str] | None = None,
 ) -> tuple[Culprit, ...]:
     """Every segment that is itself wrong, in execution order; empty when nothing failed.
 
     `unfired` are ids of gradients that were waited for in vain. `displaced` are ids inside experts
     to which other tokens came: no gradient of their parameters can be that of the reference.
+    `modules` are those at whose boundaries values were given, where that is not all: they are
+    blamed for what is inside them.
     """
     passed = let_pass(results)  # the first recorded step was given what they leave behind
     results = [result for result in results if result.id.step not in passed]
@@ -70,16 +73,19 @@ def localize_isolated(
         [
             (step, culprit)
             for step in sorted(steps)
-            for culprit in _of_step(steps[step], unfired, displaced)
+            for culprit in _of_step(steps[step], unfired, displaced, modules)
         ]
     )
 
 
 def _of_step(
-    results: Sequence[TensorResult], unfired: Set[str], displaced: Set[TensorId]
+    results: Sequence[TensorResult],
+    unfired: Set[str],
+    displaced: Set[TensorId],
+    modules: Set[str] | None,
 ) -> tuple[Culprit, ...]:
     cut, unreached = _cut_graph(results, unfired)
-    segments = _segments(results, unreached, displaced)
+    segments = _segments(results, unreached, displaced, modules)
     if any(blame.phase is Phase.FORWARD for blame in segments):
         cut = ()  # nobody used an output: what the wrong forward does
     for blame in [blame for blame in segments if blame.phase is Phase.BACKWARD]:
@@ -96,12 +102,15 @@ def _of_step(
         if blame.phase is Phase.FORWARD or replace(blame, phase=Phase.FORWARD) not in segments
     )
     wrong = {module for blame in segments for module in blame.modules}
-    consequences = _consequences(results, wrong)
+    consequences = _consequences(results, wrong, modules)
     return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
 
 
 def _segments(
-    results: Sequence[TensorResult], unreached: Set[TensorId], displaced: Set[TensorId]
+    results: Sequence[TensorResult],
+    unreached: Set[TensorId],
+    displaced: Set[TensorId],
+    modules: Set[str] | None,
 ) -> dict[Blame, list[TensorResult]]:
     """The wrong points of every segment."""
     known = {result.id.module for result in results}
@@ -109,7 +118,7 @@ def _segments(
     for result in results:
         failed = result.verdict.is_failure and result.id not in unreached
         failed = failed and not (result.id.kind is Kind.GRAD and result.id in displaced)
-        if failed and (blame := _segment(result, known)) is not None:
+        if failed and (blame := _segment(result, known, modules)) is not None:
             segments.setdefault(blame, []).append(result)
     return segments
 
@@ -146,12 +155,19 @@ def _cut_graph(
     return (culprit,), unreached
 
 
-def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[TensorId]:
+def _isolated(module: str, modules: Set[str] | None) -> str:
+    """The module itself, or the innermost around it that was given values at its boundary."""
+    return module if modules is None or module in modules else caller_of(module, modules)
+
+
+def _consequences(
+    results: Sequence[TensorResult], wrong: set[str], modules: Set[str] | None
+) -> set[TensorId]:
     """Local gradients are not overwritten, so a wrong one makes a wrong main gradient."""
     local = {(r.id.module, r.id.slot): r for r in results if r.id.kind is Kind.GRAD}
 
     def is_consequence(result: TensorResult) -> bool:
-        in_wrong_module = result.id.module in wrong
+        in_wrong_module = _isolated(result.id.module, modules) in wrong
         if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD):
             source = local.get((result.id.module, result.id.slot))
             return in_wrong_module if source is None else source.verdict.is_failure
@@ -170,7 +186,7 @@ def _merged(found: Sequence[tuple[int, Culprit]]) -> tuple[Culprit, ...]:
     return tuple(replace(culprit, steps=tuple(steps[blame])) for blame, culprit in first.items())
 
 
-def _segment(result: TensorResult, known: Set[str]) -> Blame | None:
+def _segment(result: TensorResult, known: Set[str], modules: Set[str] | None) -> Blame | None:
     kind, module = result.id.kind, result.id.module
     if kind is Kind.LOSS:
         return Blame.at(Stage.LOSS, Phase.FORWARD)
@@ -179,7 +195,7 @@ def _segment(result: TensorResult, known: Set[str]) -> Blame | None:
     if kind is Kind.GRAD and result.verdict is Verdict.CONFLICT:
         return Blame.of(module, phase=Phase.GRADIENT_REDUCTION)
     if kind in _IN_MODULE:
-        return Blame.of(module, phase=_IN_MODULE[kind])
+        return Blame.of(_isolated(module, modules), phase=_IN_MODULE[kind])
     if kind in _IN_PARENT:
         if module == "":
             stage = Stage.LOSS if kind is Kind.GRAD_OUTPUT else Stage.MODEL_INPUT

@@ -12,7 +12,7 @@ from ttrace.core.blame import Blame, Phase
 from ttrace.core.results import TensorResult, Verdict
 
 
-def named(wrong: Mapping[str, Verdict] | str) -> list[Blame]:
+def named(wrong: Mapping[str, Verdict] | str, modules: frozenset[str] | None = None) -> list[Blame]:
     if isinstance(wrong, str):
         wrong = dict.fromkeys(wrong.split(), Verdict.MISMATCH)
     assert set(wrong) <= set(STEP)
@@ -26,7 +26,7 @@ def named(wrong: Mapping[str, Verdict] | str) -> list[Blame]:
         )
         for order, name in enumerate(STEP)
     ]
-    return [culprit.blame for culprit in localize_isolated(results)]
+    return [culprit.blame for culprit in localize_isolated(results, modules=modules)]
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,10 @@ def test_a_gradient_that_was_not_summed_is_another_mistake_than_a_wrong_backward
         Blame.of("e", phase=Phase.BACKWARD),
         Blame.of("e", phase=Phase.GRADIENT_REDUCTION),
     ]
+
+
+def test_a_block_is_blamed_for_what_is_inside_where_only_blocks_were_given_values() -> None:
+    blocks = frozenset({"", "a", "b", "e"})
+    assert named("b:output.0 b.c:grad.weight", blocks) == [Blame.of("b", phase=Phase.FORWARD)]
+    assert named("b.c:grad.weight", blocks) == [Blame.of("b", phase=Phase.WEIGHT_GRADIENT)]
+    assert named("b.c:grad.weight") == [Blame.of("b.c", phase=Phase.WEIGHT_GRADIENT)]

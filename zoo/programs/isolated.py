@@ -1,4 +1,4 @@
-"""Programs whose modules use what nobody has a gradient of: masks, and buffers that steps move."""
+"""Programs that are hard to isolate: masks, buffers that steps move, modules that check objects."""
 
 from __future__ import annotations
 
@@ -22,9 +22,36 @@ PROGRAMS = (
         candidate=Run("running_mean", ranks=2),
         steps=3,
     ),
+    Program(
+        name="remembered",
+        style="isolation",
+        reference=Run("remembered"),
+        candidate=Run("remembered", ranks=2),
+        notes=("coarser",),
+    ),
 )
 
 WRONG = (
+    Wrong(
+        name="remembered/scale-of-one-block",
+        program="remembered",
+        title="the second block has another scale",
+        edits=(Edit("[0.5, 0.25, 0.125]", "[0.5, 0.2, 0.125]"),),
+        expected=(Blame.of("blocks.1", phase=Phase.FORWARD),),
+    ),
+    Wrong(
+        name="remembered/gradient-of-one-rank",
+        program="remembered",
+        title="rank 1 passes half of a gradient back",
+        edits=(
+            Edit(
+                "self.down(hidden.relu())",
+                "self.down(hidden.relu() if rank == 0 or self.scale != 0.25 else "
+                "(hidden / 2 + hidden.detach() / 2).relu())",
+            ),
+        ),
+        expected=(Blame.of("blocks.1", phase=Phase.BACKWARD),),
+    ),
     Wrong(
         name="running-mean/of-each-rank",
         program="running-mean",
