@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -79,3 +80,29 @@ def test_a_block_is_blamed_for_what_is_inside_where_only_blocks_were_given_value
     assert named("b:output.0 b.c:grad.weight", blocks) == [Blame.of("b", phase=Phase.FORWARD)]
     assert named("b.c:grad.weight", blocks) == [Blame.of("b", phase=Phase.WEIGHT_GRADIENT)]
     assert named("b.c:grad.weight") == [Blame.of("b.c", phase=Phase.WEIGHT_GRADIENT)]
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "phases"),
+    [
+        (1e-3, 0.5, [Phase.FORWARD, Phase.BACKWARD]),
+        (1e-1, 0.5, [Phase.FORWARD]),
+        (1e-5, 0.03, [Phase.FORWARD]),
+    ],
+    ids=["far larger", "about as large", "a few signs"],
+)
+def test_a_wrong_forward_hides_no_backward_that_is_far_more_wrong(
+    forward: float, backward: float, phases: list[Phase]
+) -> None:
+    errors = {"e:output.0": forward, "e:grad_input.0": backward}
+    results = [
+        TensorResult(
+            id=id_of(name),
+            verdict=Verdict.MISMATCH if name in errors else Verdict.PASS,
+            order=order,
+            statistics=replace(ROUNDED, error_norm=errors.get(name, 0.0) * 2.0, reference_norm=2.0),
+        )
+        for order, name in enumerate(STEP)
+    ]
+    found = localize_isolated(results)
+    assert [culprit.blame for culprit in found] == [Blame.of("e", phase=each) for each in phases]
