@@ -110,9 +110,14 @@ def _of_step(
 
 
 def _follows(found: Sequence[TensorResult], forward: Sequence[TensorResult]) -> bool:
-    """Whether what is wrong in backward is a consequence of the same segment's wrong forward."""
+    """Whether what is wrong in backward is a consequence of the same segment's wrong forward.
+
+    A loss is one number: how far it is off says nothing of its gradient.
+    """
     if found is forward:
         return False
+    if any(result.id.kind is Kind.LOSS for result in forward):
+        return True
     error = _largest_error(found)
     return error < _LARGE or error < _FAR_LARGER * _largest_error(forward)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.analysis.localize.test_plain import ROUNDED, STEP, id_of
 from ttrace.analysis.localize import localize_isolated
-from ttrace.core.blame import Blame, Phase
+from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.core.results import TensorResult, Verdict
 
 
@@ -82,6 +82,20 @@ def test_a_block_is_blamed_for_what_is_inside_where_only_blocks_were_given_value
     assert named("b.c:grad.weight") == [Blame.of("b.c", phase=Phase.WEIGHT_GRADIENT)]
 
 
+def off_by(errors: Mapping[str, float]) -> list[Blame]:
+    """Whom an isolated run names where these are off by so much, relative to the reference."""
+    results = [
+        TensorResult(
+            id=id_of(name),
+            verdict=Verdict.MISMATCH if name in errors else Verdict.PASS,
+            order=order,
+            statistics=replace(ROUNDED, error_norm=errors.get(name, 0.0) * 2.0, reference_norm=2.0),
+        )
+        for order, name in enumerate(STEP)
+    ]
+    return [culprit.blame for culprit in localize_isolated(results)]
+
+
 @pytest.mark.parametrize(
     ("forward", "backward", "phases"),
     [
@@ -94,15 +108,10 @@ def test_a_block_is_blamed_for_what_is_inside_where_only_blocks_were_given_value
 def test_a_wrong_forward_hides_no_backward_that_is_far_more_wrong(
     forward: float, backward: float, phases: list[Phase]
 ) -> None:
-    errors = {"e:output.0": forward, "e:grad_input.0": backward}
-    results = [
-        TensorResult(
-            id=id_of(name),
-            verdict=Verdict.MISMATCH if name in errors else Verdict.PASS,
-            order=order,
-            statistics=replace(ROUNDED, error_norm=errors.get(name, 0.0) * 2.0, reference_norm=2.0),
-        )
-        for order, name in enumerate(STEP)
-    ]
-    found = localize_isolated(results)
-    assert [culprit.blame for culprit in found] == [Blame.of("e", phase=each) for each in phases]
+    named = off_by({"e:output.0": forward, "e:grad_input.0": backward})
+    assert named == [Blame.of("e", phase=each) for each in phases]
+
+
+def test_a_wrong_loss_explains_its_gradient_however_wrong_that_is() -> None:
+    named = off_by({":loss": 1e-4, ":grad_output.0": 0.5})
+    assert named == [Blame.at(Stage.LOSS, Phase.FORWARD)]
