@@ -30,4 +30,21 @@ WRONG = (
         edits=(Edit("        loss.backward()", "        (loss / (1 + rank)).backward()"),),
         expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
     ),
+    Wrong(
+        name="mlp-ddp/forward-and-backward",
+        program="mlp-ddp",
+        title="one activation is a little too large and passes twice its gradient back",
+        edits=(
+            Edit(
+                "torch.manual_seed(1)\n",
+                "class Loud(nn.GELU):\n"
+                "    def forward(self, x):\n"
+                "        y = super().forward(x)\n"
+                "        return 1.0005 * y + (y - y.detach())\n"
+                "torch.manual_seed(1)\n",
+            ),
+            Edit("nn.GELU(),", "Loud(),"),
+        ),
+        expected=(Blame.of("1", phase=Phase.FORWARD), Blame.of("1", phase=Phase.BACKWARD)),
+    ),
 )

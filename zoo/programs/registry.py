@@ -8,17 +8,19 @@ from zoo.programs import (
     by_hand,
     data_parallel,
     experts,
+    isolated,
     lengths,
     losses,
     rewrites,
     sharded_inputs,
+    tuned,
     updates,
 )
 from zoo.programs.program import Program, Wrong
 
 _STYLES = (
     *(data_parallel, rewrites, updates, losses),
-    *(lengths, sharded_inputs, experts, by_hand),
+    *(lengths, sharded_inputs, experts, by_hand, isolated, tuned),
 )
 
 

@@ -237,6 +237,10 @@ class Parameters(Naming):
         if value is not None:
             yield ParameterPart(slot=parameter.name, tensor=value)
 
+    def updated(self, parameter: nn.Parameter) -> torch.Tensor:
+        """The tensor in the optimizer's groups that stands for it. Default: the parameter."""
+        return parameter
+
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         """The layout of a parameter's gradient before any reduction. Default: not known."""
         return None

@@ -16,12 +16,9 @@ from ttrace.analysis.accept import AcceptList, acceptances, accepted, uses
 from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.compare import (
     Allowed,
-    Comparator,
     LossScale,
     Measured,
     Unit,
-    find_isolated_scale,
-    find_loss_scale,
     judge,
     moved_before,
 )
@@ -34,9 +31,11 @@ from ttrace.analysis.diagnose.examine import (
 )
 from ttrace.analysis.diagnose.expected import with_expected
 from ttrace.analysis.engine import Engine, Serial
+from ttrace.analysis.hyperparameters import differences, explained
 from ttrace.analysis.localize import localize, localize_isolated
-from ttrace.analysis.notes import notes_of, repetition
+from ttrace.analysis.remarks import of_alignment, of_differences, of_repetition, of_runs
 from ttrace.analysis.same_step import refusal
+from ttrace.analysis.scaling import loss_scale
 from ttrace.analysis.sources import Source, Sources, comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
 from ttrace.core.acceptance import Acceptance
@@ -48,10 +47,10 @@ from ttrace.core.finding import Note
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
-from ttrace.core.scale import Scales, declared_scale
+from ttrace.core.scale import Scales
 from ttrace.core.statistics import Statistics
 from ttrace.trace.blocks import BlockReader
-from ttrace.trace.plan import read_scales
+from ttrace.trace.plan import read_modules, read_scales
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -92,9 +91,11 @@ def check_isolated(
     The perturbed references did, too. `plans` are the candidate's, which say what scales its
     gradients may have. What lies inside of `enclosures` kept its own values and is not judged.
     """
-    entries = acceptances(accept)
+    entries, modules = acceptances(accept), read_modules(plans)
     with comparable(reference, candidate, perturbed, None) as sources:
-        found = _Check(sources, progress, engine, accept=entries, enclosures=enclosures)
+        found = _Check(
+            sources, progress, engine, accept=entries, enclosures=enclosures, modules=modules
+        )
         return found.result(read_scales(plans))
 
 
@@ -122,9 +123,11 @@ class _Check:
         *,
         accept: Sequence[Acceptance],
         enclosures: Sequence[Enclosure] = (),
+        modules: frozenset[str] | None = None,
     ) -> None:
         self._sources = sources
         self._enclosures = enclosures
+        self._modules = modules  # at whose boundaries an isolated run was given values
         self._report = progress or (lambda *_: None)
         self._engine = engine or Serial()
         self._accept = accept
@@ -138,6 +141,8 @@ class _Check:
         judged = self._judge(compared, list(noise.values()), again, isolated)
         tensors = accepted(judged, self._accept)
         culprits = self._blame(tensors, compared, isolated)
+        found = differences(sources.reference.trace, sources.candidate.trace)
+        culprits, unused = explained(culprits, found, tensors)
         details = self._examine(suspects(tensors, culprits), compared)
         return CheckResult(
             reference=str(sources.reference.trace.path),
@@ -146,7 +151,7 @@ class _Check:
             tensors=with_ranks(tensors, details),
             culprits=with_expected(with_diagnoses(culprits, details), sources.candidate.modules),
             coverage=sources.candidate.coverage(sources.reference),
-            notes=(*refused, *self._notes(compared, again)),
+            notes=(*refused, *self._notes(compared, again), *of_differences(unused)),
             details=details,
             runs=tuple(
                 source.facts
@@ -225,7 +230,7 @@ class _Check:
                 excused=moved_before(alignment.id, moved),
             )
             for order, alignment in enumerate(aligned.tensors)
-            if alignment.is_judged and not is_enclosed(alignment.id, self._enclosures)
+            if alignment.is_judged and self._is_isolated(alignment.id)
         )
 
     def _blame(
@@ -240,8 +245,15 @@ class _Check:
             tensors,
             unfired=unfired,
             displaced=displaced,
+            modules=self._modules,
             by_hand=self._sources.candidate.updated_by_hand,
         )
+
+    def _is_isolated(self, id_: TensorId) -> bool:
+        """Whether it started from the reference's values, in an isolated run; in others all do."""
+        is_boundary = id_.kind.is_activation or id_.kind.is_gradient_of_activation
+        is_given = self._modules is None or not is_boundary or id_.module in self._modules
+        return is_given and not is_enclosed(id_, self._enclosures)
 
     def _examine(self, wanted: Sequence[TensorResult], compared: _Compared) -> tuple[Detail, ...]:
         """A closer look at the suspects."""
@@ -269,29 +281,12 @@ class _Check:
         self, compared: _Compared, again: Sequence[Mapping[TensorId, Measured]]
     ) -> Iterator[Note]:
         sources = self._sources
-        yield from notes_of(
-            sources.reference, sources.candidate, sources.perturbed, compared.aligned
-        )
+        yield from of_runs(sources.reference, sources.candidate, sources.perturbed)
+        yield from of_alignment(compared.aligned)
         if compared.scale.note is not None:
             yield compared.scale.note
         for measured in again:
-            yield repetition(_statistics(measured))
-
-
-def loss_scale(
-    reference: Source, candidate: Source, aligned: Aligned, isolated: Scales | None = None
-) -> LossScale:
-    """By what the candidate's gradients are larger, before they are reduced."""
-    comparator, pairs = Comparator(reference.spans, candidate.spans), aligned.pairs()
-    if isolated is not None:
-        return find_isolated_scale(comparator, pairs, isolated)
-    return find_loss_scale(
-        comparator,
-        pairs,
-        reference_splits=aligned.reference_batch.splits_of_batch(),
-        candidate_splits=aligned.candidate_batch.splits_of_batch(),
-        declared=declared_scale(reference.trace.loss_parts, candidate.trace.loss_parts),
-    )
+            yield of_repetition({id_: m.statistics.equal for id_, m in measured.items()})
 
 
 def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:

@@ -1,8 +1,8 @@
 """Isolation: plans for runs in which every module starts from the reference's values.
 
-Isolation in the whole of TTrace: plans are written here and kept by trace/plan.py; capture/taps.py
-and capture/overwrite.py carry them out; check.check_isolated judges what came of it, and
-localize/isolated.py names what is itself wrong; lab/experiment.py makes the runs.
+Isolation in the whole of TTrace: plans are written here and kept by trace/plan.py;
+capture/boundary.py and capture/overwrite.py carry them out; check.check_isolated judges what came
+of it, and localize/isolated.py names what is itself wrong; lab/experiment.py makes the runs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.batch import MicrobatchKey
-from ttrace.analysis.check import loss_scale
+from ttrace.analysis.scaling import loss_scale
 from ttrace.analysis.sources import opened
 from ttrace.core.enclosure import Enclosure, is_enclosed
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import TensorId, blocks_of
 from ttrace.trace.plan import IsolationPlan, Position, PositionKey, plan_file
 
 
@@ -27,16 +27,19 @@ def write_plans(
     *,
     enclosures: Sequence[Enclosure] = (),
     probes: Mapping[TensorId, float] | None = None,
+    coarse: bool = False,
 ) -> None:
     """A plan for every rank of `run`, from a reference that was recorded with taps.
 
     What lies inside an enclosure is not overwritten. `probes` get an error of a relative size.
+    A `coarse` plan gives values at the boundaries of the model and of its blocks alone.
     """
     with opened(("reference", reference), ("candidate", run)) as (tapped, candidate):
         aligned = Aligner(tapped).align(candidate)
         scale = loss_scale(tapped, candidate, aligned)
     tensors = aligned.references()
     folder.mkdir(parents=True, exist_ok=True)
+    modules = blocks_of(module.path for module in tapped.modules) if coarse else None
     for rank in candidate.trace.ranks:
         plan = IsolationPlan(
             reference=reference.resolve(),
@@ -54,6 +57,7 @@ def write_plans(
             crops=aligned.crops,
             kept=frozenset(id_ for id_ in tensors if is_enclosed(id_, enclosures)),
             probes=probes or {},
+            modules=modules,
         )
         plan.write(plan_file(folder, rank))
 

@@ -99,7 +99,8 @@ class Source:
         records = (record for rank in trace.ranks.values() for record in rank.records)
         dtypes = {record.dtype for record in records if record.id.kind is Kind.PARAM}
         role = self.role.split()[0]
-        return RunFacts.of(role, str(trace.path), info, len(trace.steps), sorted(dtypes))
+        steps = max((summary.steps for summary in self.summaries), default=len(trace.steps))
+        return RunFacts.of(role, str(trace.path), info, steps, sorted(dtypes))
 
     @property
     def modules(self) -> tuple[ModuleInfo, ...]:
@@ -175,7 +176,7 @@ def require_comparable(
     if left.steps != right.steps:
         raise CannotCompare(
             f"the reference {left.path} has steps {list(left.steps)}, the candidate "
-            f"{right.path} has {list(right.steps)}; record the same number with --steps"
+            f"{right.path} has {list(right.steps)}; record the same ones (--steps, --skip)"
         )
     # The root's tensors have the same ids in all models; they count where there is nothing else.
     sides = _modules(left), _modules(right)

@@ -13,7 +13,7 @@ recorded with taps as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Protocol
 
 import torch
@@ -161,24 +161,29 @@ class Tapping:
     changes_inputs = True
     changes_outputs = True
 
-    def __init__(self, context: StepContext, overwriter: Overwriter | None = None) -> None:
+    def __init__(
+        self,
+        context: StepContext,
+        overwriter: Overwriter | None = None,
+        modules: Set[str] | None = None,
+    ) -> None:
         self._context = context
         self._overwriter = overwriter
+        self._modules = modules  # at whose boundaries there are taps; None: at all
 
     def meet(self, call: Call, kind: Kind, slot: str, tensor: torch.Tensor) -> torch.Tensor:
         adapter = self._context.adapter
         boundary = boundary_of(adapter, call.module, kind, slot, tensor)
         back = boundary_of(adapter, call.module, _GRADIENT[kind], slot, tensor)
-        if boundary is None:
+        if boundary is None or (self._modules is not None and call.path not in self._modules):
             return tensor
-        if isinstance(tensor, nn.Parameter):
+        if isinstance(tensor, nn.Parameter) and kind is Kind.INPUT:
+            # A consumer may need the object itself; its values are the reference's already.
             _record(self._context, call, kind, boundary, tensor)
             return tensor
-        forward = self._forward(call, kind, boundary)
         if not tensor.is_floating_point():
-            # What a module chose (experts, say) is its output as any other.
-            passed = forward(tensor)
-            return passed if kind is Kind.OUTPUT else tensor
+            return self._without_gradient(call, kind, boundary, tensor)
+        forward = self._forward(call, kind, boundary)
         backward: Change = _same
         if back is not None:
             value_id = _id(self._context, call, kind, boundary.slot)
@@ -190,6 +195,18 @@ class Tapping:
 
     def end(self) -> None:
         return
+
+    def _without_gradient(
+        self, call: Call, kind: Kind, boundary: BoundarySpec, tensor: torch.Tensor
+    ) -> torch.Tensor:
+        """Masks, indices, what a router chose: the object itself unless its values are others."""
+        _record(self._context, call, kind, boundary, tensor)
+        id_ = _id(self._context, call, kind, boundary.slot)
+        replaced = self._reference(id_, call.microbatch, tensor, id_, None, boundary)
+        if replaced is None or tensor.requires_grad:
+            return tensor
+        to_local = self._context.adapter.to_local
+        return tensor if torch.equal(to_local(tensor)[0], to_local(replaced)[0]) else replaced
 
     def _forward(self, call: Call, kind: Kind, boundary: BoundarySpec) -> Change:
         id_ = _id(self._context, call, kind, boundary.slot)

@@ -19,15 +19,16 @@ class Buffers:
         self._digests: dict[tuple[str, str], str] = {}
 
     def begin(self) -> None:
-        self._digests = {(path, name): self._digest(value) for path, name, value in self._all()}
+        self._digests = {(path, name): self._digest(value) for path, name, value in self.all()}
 
     def changed(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """Module path, name and value of every buffer that is new or changed."""
-        for path, name, value in self._all():
+        for path, name, value in self.all():
             if self._digests.get((path, name)) != self._digest(value):
                 yield path, name, value
 
-    def _all(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+    def all(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Module path, name and value of every buffer."""
         for path, module in self._adapter.modules():
             for name, value in module.named_buffers(recurse=False):
                 yield path, name, value

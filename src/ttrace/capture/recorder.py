@@ -52,6 +52,7 @@ class Recorder:
         self._sequence = 0
         self._values: ObjectMemory[Record] = ObjectMemory()
         self._broken = False
+        self.is_muted = False  # in steps that are let pass
         self._faults: list[str] = []
         self._fault_count = 0
 
@@ -67,7 +68,7 @@ class Recorder:
         sequence: int | None = None,
     ) -> Record | None:
         """Record a tensor; `layout` or the boundary's is used where it does not know its own."""
-        if self._broken:
+        if self._broken or self.is_muted:
             return None
         if sequence is None:
             sequence = self.next_sequence()
@@ -104,7 +105,7 @@ class Recorder:
         same_as: TensorId,
     ) -> None:
         """Note a gradient that is stored under another id: the tensor is the same object."""
-        if not self._broken:
+        if not (self._broken or self.is_muted):
             when = _Moment(sequence=self.next_sequence(), microbatch=microbatch)
             self._note(self._record(id, tensor, when, same_as=same_as))
 

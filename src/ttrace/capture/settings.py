@@ -17,13 +17,15 @@ from ttrace.errors import UsageError
 
 OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
 STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
+SKIP = "TTRACE_SKIP"  # how many steps to let pass before that, 0 by default
 NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed reference
 SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
+COARSE = "TTRACE_COARSE"  # 1: tap at the boundaries of blocks only; a plan says so itself
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
-_VARIABLES = (OUT, STEPS, NOISE_SEED, SPLIT, TAP, PLAN, PAYLOAD)
+_VARIABLES = (OUT, STEPS, SKIP, NOISE_SEED, SPLIT, TAP, COARSE, PLAN, PAYLOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +34,27 @@ class Settings:
 
     folder: Path
     steps: int = 1
+    skip: int = 0
     noise_seed: int | None = None
     split: int = 1
     tap: bool = False
+    coarse: bool = False
     plan: Path | None = None
     payload: str | None = None
 
     def to_environment(self) -> dict[str, str]:
         """The variables that say the same to every process of the run."""
         values = {OUT: str(self.folder.resolve()), STEPS: str(self.steps)}
+        if self.skip:
+            values[SKIP] = str(self.skip)
         if self.noise_seed is not None:
             values[NOISE_SEED] = str(self.noise_seed)
         if self.split > 1:
             values[SPLIT] = str(self.split)
         if self.tap:
             values[TAP] = "1"
+        if self.coarse:
+            values[COARSE] = "1"
         if self.plan is not None:
             values[PLAN] = str(self.plan.resolve())
         if self.payload is not None:
@@ -62,9 +70,11 @@ class Settings:
         return cls(
             folder=Path(folder),
             steps=_number(environment, STEPS) or 1,
+            skip=_number(environment, SKIP) or 0,
             noise_seed=_number(environment, NOISE_SEED),
             split=_number(environment, SPLIT) or 1,
             tap=bool(_number(environment, TAP)),
+            coarse=bool(_number(environment, COARSE)),
             plan=Path(plan) if plan else None,
             payload=environment.get(PAYLOAD) or None,
         )

@@ -24,7 +24,7 @@ from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
 from ttrace.capture.update import Update
 from ttrace.capture.weights import WeightHooks
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, blocks_of
 from ttrace.core.record import Summary
 from ttrace.trace.payload import FULL, payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
@@ -32,7 +32,10 @@ from ttrace.trace.writer import TraceWriter
 
 
 class RecordingTracer:
-    """Records the first steps, then takes its hooks away and closes the trace."""
+    """Records the first steps, or later ones, then takes its hooks away and closes the trace.
+
+    Steps before those are made like others, with noise where that is asked for, and not recorded.
+    """
 
     enabled = True
 
@@ -50,13 +53,15 @@ class RecordingTracer:
         self._context = context = StepContext(adapter, self._recorder)
         noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
         self._regrouping = None if noise is None else Regrouping(noise, _shapes(adapter))
-        overwriter = None
+        self._overwriter = overwriter = None
+        modules = blocks_of(path for path, _ in adapter.modules()) if settings.coarse else None
         if settings.plan is not None:
             plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
-            overwriter = Overwriter(plan, adapter, noise)
+            self._overwriter = overwriter = Overwriter(plan, adapter, noise)
+            modules = plan.modules
         taps = settings.tap or overwriter is not None
         self._boundary: Boundary = (
-            Tapping(context, overwriter) if taps else Watching(context, noise)
+            Tapping(context, overwriter, modules) if taps else Watching(context, noise)
         )
         self._hooks = ModuleHooks(context, self._boundary)
         self._weights = WeightHooks(context)
@@ -68,7 +73,7 @@ class RecordingTracer:
             overwriter=overwriter,
             regrouping=self._regrouping,
         )
-        self._steps = settings.steps
+        self._steps, self._skip = settings.steps, settings.skip
         self._done = 0
         self._closed = False
         self._loss_named = False
@@ -109,18 +114,21 @@ class RecordingTracer:
 
     def _begin(self) -> None:
         self._loss_named = False
+        self._recorder.is_muted = self._done < self._skip
         self._context.begin(self._done)
         self._recorder.guarded("the parameters' hooks", self._weights.begin)
         self._recorder.guarded("the buffers", self._buffers.begin)
         self._update.begin()
 
     def _end(self) -> None:
+        # What the last step that is let pass leaves behind is where the first recorded one starts.
+        self._recorder.is_muted = self._done + 1 < self._skip
         self._update.end()
         self._recorder.guarded("the buffers", self._record_buffers)
         self._forget()
         self._recorder.end_step()
         self._done += 1
-        if self._done >= self._steps:
+        if self._done >= self._skip + self._steps:
             self._close()
 
     def _abandon(self) -> None:
@@ -137,6 +145,11 @@ class RecordingTracer:
         for module, name, value in self._buffers.changed():
             id_ = self._context.id(module, Kind.BUFFER, name)
             self._recorder.guarded(str(id_), partial(self._recorder.value, id_, value))
+        if self._overwriter is not None:
+            for module, name, value in self._buffers.all():  # also what only the reference changed
+                id_ = self._context.id(module, Kind.BUFFER, name)
+                fill = partial(self._overwriter.fill, id_, value, noisy=False)
+                self._recorder.guarded(str(id_), fill)
 
     def _regrouped(self) -> AbstractContextManager[object]:
         return nullcontext() if self._regrouping is None else self._regrouping
@@ -193,13 +206,15 @@ class RecordingTracer:
         arrivals = self._context.arrivals
         self._recorder.close(
             Summary(
-                steps=self._done,
+                steps=max(0, self._done - self._skip),
                 hooks_expected=arrivals.expected,
                 hooks_fired=arrivals.fired,
                 unfired=tuple(arrivals.unfired),
                 never_called=self._hooks.never_called() if self._done else (),
                 notes=tuple(self._context.notes),
                 updated_by_hand=self._update.by_hand,
+                hyperparameters=self._update.hyperparameters.found(),
+                asked=self._steps,
             )
         )
 

@@ -21,12 +21,14 @@ from torch.optim import Optimizer
 from ttrace.adapters.base import Parameter
 from ttrace.adapters.patching import patched
 from ttrace.capture.annotate import annotated_layout
-from ttrace.capture.clipping import watch_clipping
+from ttrace.capture.clipping import watch_clipping, watch_scaling
 from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
+from ttrace.capture.hyperparameters import Hyperparameters
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.weights import WeightHooks
+from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
 from ttrace.core.ids import Kind, TensorId
 
 _MADE_NOISY = frozenset({Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD})
@@ -44,6 +46,7 @@ class Update:
         overwriter: Overwriter | None,
         regrouping: Regrouping | None = None,
     ) -> None:
+        self.hyperparameters = Hyperparameters(context.adapter)
         self._context = context
         self._weights = weights
         self._optimizers = context.adapter.optimizers(optimizers)
@@ -73,13 +76,16 @@ class Update:
         for seen in (self._updated, self._accumulated, self._taken, self._given):
             seen.clear()
         self._each_parameter(Kind.PARAM)
+        note = partial(self.hyperparameters.of_modules, self._context.number or 0)
+        self._context.recorder.guarded("the modules' numbers", note)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While open, gradients are recorded when they are accumulated, reduced and clipped."""
         adapter = self._context.adapter
         with (
-            watch_clipping(self._before_clipping),
+            watch_clipping(self._before_clipping, partial(self._note_number, CLIPPED_TO)),
+            watch_scaling(partial(self._note_number, LOSS_SCALE)),
             patched(torch.nn.Module, "zero_grad", self._around_zero_grad),
             adapter.watch_clipping(self._before_clipping),
             adapter.watch_accumulation(self._before_reduction),
@@ -110,12 +116,18 @@ class Update:
         for handle in self._handles:
             handle.remove()
 
+    def _note_number(self, name: str, value: object) -> None:
+        note = partial(self.hyperparameters.of_step, self._context.number or 0, name, value)
+        self._context.recorder.guarded(name, note)
+
     def _before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
         """What its step gets instead of its arguments; None leaves them as they are."""
         if self._context.number is None:
             return None
+        note = partial(self.hyperparameters.of_optimizer, self._context.number, optimizer)
+        self._context.recorder.guarded("the optimizer's numbers", note)
         watched = partial(
             watched_closure,
             after_first=partial(self._meet, optimizer),

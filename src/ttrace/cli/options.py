@@ -18,6 +18,11 @@ Accept = Annotated[
 Reference = Annotated[str, typer.Option(help="Shell command of the trusted run.")]
 Candidate = Annotated[str, typer.Option(help="Shell command of the run to test.")]
 Steps = Annotated[int, typer.Option(min=1, help="How many training steps to record.")]
+Skip = Annotated[int, typer.Option(min=0, help="How many steps to let pass before those.")]
+RunToEnd = Annotated[
+    bool,
+    typer.Option("--run-to-end", help="Do not stop a command when its steps are recorded."),
+]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
 SplitReductions = Annotated[
     int,

@@ -20,6 +20,8 @@ from ttrace.cli.options import (
     Out,
     PerturbedRuns,
     Reference,
+    RunToEnd,
+    Skip,
     SplitReductions,
     Steps,
     Strict,
@@ -76,6 +78,8 @@ def diff(
     candidate: Candidate,
     out: Out = None,
     steps: Steps = 1,
+    skip: Skip = 0,
+    run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
     split_reductions: SplitReductions = 1,
@@ -99,6 +103,8 @@ def diff(
         reference=reference,
         candidate=candidate,
         steps=steps,
+        skip=skip,
+        runs_to_end=run_to_end,
         timeout_seconds=timeout,
         perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
@@ -115,6 +121,8 @@ def isolate(
     candidate: Candidate,
     out: Out = None,
     steps: Steps = 1,
+    skip: Skip = 0,
+    run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
     split_reductions: SplitReductions = 1,
@@ -132,6 +140,8 @@ def isolate(
         reference=reference,
         candidate=candidate,
         steps=steps,
+        skip=skip,
+        runs_to_end=run_to_end,
         timeout_seconds=timeout,
         perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
@@ -146,6 +156,8 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     out: Annotated[Path, typer.Option(help="Folder for the trace.")],
     steps: Steps = 1,
+    skip: Skip = 0,
+    run_to_end: RunToEnd = False,  # noqa: FBT002
     noise_seed: Annotated[
         int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
     ] = None,
@@ -178,15 +190,15 @@ def run(
     settings = Settings(
         folder=prepare_folder(out, shared=shared),
         steps=steps,
+        skip=skip,
         noise_seed=noise_seed,
         split=split_reductions,
         tap=tap,
         plan=plan,
         payload=payload,
     )
-    traced = TracedRun(
-        name="traced", work=command, settings=settings, timeout_seconds=timeout, shared=shared
-    )
+    how: dict[str, Any] = {"timeout_seconds": timeout, "shared": shared, "to_end": run_to_end}
+    traced = TracedRun(name="traced", work=command, settings=settings, **how)
     with waiting("running"):
         run_command(traced, command)
     _describe(traced, json_file)
@@ -217,11 +229,17 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
     )
     data = {"trace": str(run.folder), "tensors": len(trace.by_id()), "faults": faults}
     write_json(json_file, data)
+    made = min((found.summary.steps for found in trace.ranks.values() if found.summary), default=0)
     if unfinished or trace.missing_ranks or faults:
         raise CommandFailed(
             f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
             f"{unfinished}, {len(faults)} faults{': ' + faults[0] if faults else ''}; see "
             f"{run.log}{_SHARED if trace.missing_ranks else ''}"
+        )
+    if made < run.settings.steps:
+        raise CommandFailed(
+            f"{made} of {run.settings.steps} steps were made: let the script make more, or ask for "
+            "fewer with --steps"
         )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
 from ttrace.errors import UsageError
 
@@ -56,6 +57,7 @@ class Reason(StrEnum):
     NO_TENSOR_OF_IT = "no_tensor_of_it"
     OTHER_PARAMETERS = "other_parameters"
     OTHER_SPLIT = "other_split"
+    OTHER_BY_THEN = "other_by_then"  # what steps that were not recorded left behind
     GATHERED_PARAMETER = "gathered_parameter"
     OTHER_DATA = "other_data"
     # the first wrong tensor
@@ -192,4 +194,5 @@ class Culprit:
     steps: tuple[int, ...] = ()
     diagnosis: Diagnosis | None = None
     expected: Expected | None = None
+    differences: tuple[Difference, ...] = ()  # hyperparameters of this place
     told: str = ""  # the words of an older result file, where they are not known any more

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
 
 
@@ -69,9 +70,13 @@ class Topic(StrEnum):
     NOT_DETERMINISTIC = "not_deterministic"
     NO_ROOT_CAUSE = "no_root_cause"
     NO_EVIDENCE = "no_evidence"  # a run that would have told more did not end well
+    COARSER = "coarser"  # an isolated run died, one that is given values at blocks alone did not
     MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
     RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
     HARMLESS = "harmless"  # modules that compute the same in another way inside
+    OTHER_NUMBER = "other_number"  # a hyperparameter differs, without effect
+    FEWER_STEPS = "fewer_steps"  # than were asked for: nothing is said of the others
+    DIED_AT_EXIT = "died_at_exit"  # a run that had recorded everything
     BORDERLINE = "borderline"  # and only the traces at hand to decide by
 
 
@@ -102,3 +107,4 @@ class Note:
     factor: float | None = None
     gains: tuple[float, ...] = ()
     modules: tuple[str | None, ...] = ()  # None is the step
+    difference: Difference | None = None

@@ -10,6 +10,7 @@ An id knows nothing of ranks and microbatches: those are shards of the tensor it
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -145,3 +146,11 @@ class TensorId:
 def display_module(path: str) -> str:
     """The root module has an empty path; people need a word for it."""
     return path or "(model)"
+
+
+def blocks_of(paths: Iterable[str]) -> frozenset[str]:
+    """The model, and the modules that stand in its outermost lists; without lists, its children."""
+    known = [path for path in paths if path]
+    numbered = [path for path in known if path.rpartition(".")[2].isdecimal()] or known
+    depth = min((path.count(".") for path in numbered), default=0)
+    return frozenset({"", *(path for path in numbered if path.count(".") == depth)})

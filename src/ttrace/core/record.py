@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ttrace.core.hyperparameter import Hyperparameter
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.plain import key
@@ -193,6 +194,8 @@ class Summary:
     faults: tuple[str, ...] = ()  # exceptions inside hooks, kept away from the training run
     notes: tuple[str, ...] = ()
     updated_by_hand: bool = False  # by no optimizer, from gradients that nothing overwrites
+    hyperparameters: tuple[Hyperparameter, ...] = ()
+    asked: int = 0  # steps that were to be recorded; 0 where an older version recorded them
 
 
 def _count(value: Any) -> int | None:

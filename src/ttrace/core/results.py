@@ -17,7 +17,7 @@ from ttrace.core.acceptance import AcceptedTensors
 from ttrace.core.blame import Culprit
 from ttrace.core.coverage import Coverage, Covered, Lost, StepPart, covered
 from ttrace.core.evidence import Detail, RunFacts
-from ttrace.core.finding import Finding, Note, Specifics
+from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.judgement import Judgement, Tolerance
 from ttrace.core.plain import from_dict, to_dict
@@ -226,11 +226,16 @@ class CheckResult:
         return found
 
     @property
+    def fewer_steps(self) -> Note | None:
+        """The note that says so, where fewer steps were made than were to be compared."""
+        return next((note for note in self.notes if note.topic is Topic.FEWER_STEPS), None)
+
+    @property
     def outcome(self) -> Outcome:
         """Silence is never success: where something was not seen, nothing is decided."""
         if self.failures or (self.isolation is not None and self.isolation.culprits):
             return Outcome.NOT_EQUIVALENT
-        if self.undecided or self.lost:
+        if self.undecided or self.lost or self.fewer_steps is not None:
             return Outcome.UNDECIDED
         return Outcome.EQUIVALENT
 

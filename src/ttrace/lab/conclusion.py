@@ -27,9 +27,19 @@ def localized(result: CheckResult, isolation: CheckResult, *, strict: bool = Fal
     Where it finds none, what is borderline and right by itself is rounding that has grown. What it
     found to be harmless inside a module is so here, too.
     """
+    coarser = [note for note in isolation.notes if note.topic is Topic.COARSER]
     result = excused(result, enclosures_in(isolation))
+    result = replace(result, notes=(*result.notes, *coarser))
     if isolation.culprits:
-        return replace(result, culprits=isolation.culprits, isolation=isolation)
+        # Which numbers explain nothing is known where the culprits are.
+        of_result = [note for note in result.notes if note.topic is not Topic.OTHER_NUMBER]
+        unused = [note for note in isolation.notes if note.topic is Topic.OTHER_NUMBER]
+        return replace(
+            result,
+            culprits=isolation.culprits,
+            isolation=isolation,
+            notes=(*of_result, *unused),
+        )
     if (follows := with_isolated(result, isolation)) is not None:
         return follows
     passed = {r.id for r in isolation.tensors if r.verdict is Verdict.PASS}

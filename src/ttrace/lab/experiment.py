@@ -11,6 +11,7 @@
            isolation/candidate      the isolated candidate
            isolation/kept           the same where some modules keep their own values inside, and
                                     whether an error inside them would show
+           isolation/coarse/        the same with fewer boundaries, where one of them died
 
 Enters: the work of both sides. Leaves: results, and all traces in one folder. It must not know how
 work is run; executors do.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ def diff(
     *,
     out: Path | str,
     steps: int = 1,
+    skip: int = 0,
+    run_to_end: bool = False,
     perturbed_runs: int = 1,
     repeat_reference: bool = False,
     split_reductions: int = 1,
@@ -70,6 +74,8 @@ def diff(
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
+    `skip` steps are made before the first that is recorded. A command that goes on when its steps
+    are recorded is stopped, unless `run_to_end` lets it.
     `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
     borderline, or differs inside a module without an effect outside of it. `execute` runs what is
     to run somewhere else than on this machine. `accept` is a TOML file of what may differ.
@@ -79,6 +85,8 @@ def diff(
         candidate=candidate,
         folder=prepare_folder(Path(out)),
         steps=steps,
+        skip=skip,
+        runs_to_end=run_to_end,
         timeout_seconds=timeout_seconds,
         perturbed_runs=perturbed_runs,
         repeats_reference=repeat_reference,
@@ -99,6 +107,8 @@ class Experiment:
     candidate: Work
     folder: Path
     steps: int = 1
+    skip: int = 0
+    runs_to_end: bool = False
     timeout_seconds: float = 1800.0
     perturbed_runs: int = 1
     repeats_reference: bool = False
@@ -155,20 +165,23 @@ class Experiment:
         """Run the candidate with every module's input replaced by the reference's.
 
         What rounding does to a single module is measured on the reference under the same
-        replacement, with noise. `plain` is the comparison, where it has been made already: what it
-        finds right tells what may be harmless. `candidate` is a plain trace of it, without one.
+        replacement, with noise. Where a run dies of it, all are repeated with values given at the
+        boundaries of blocks alone. `plain` is the comparison, where it has been made already: what
+        it finds right tells what may be harmless. `candidate` is a plain trace of it, without one.
         """
         if plain is not None:
             candidate = Path(plain.candidate)
         if candidate is None:
             candidate = self._run("candidate", self.candidate)
-        tapped = self._run("isolation/reference", self.reference, tap=True)
-        isolated = self._isolated("isolation", tapped, candidate)
+        try:
+            isolated = self._isolated("isolation", candidate)
+        except CommandFailed as error:
+            return self._coarsely(candidate, error)
         enclosures = () if self.strict else suspected(plain, isolated)
         if not enclosures:
             return isolated
         try:
-            return self._reconsidered(plain, isolated, enclosures, tapped, candidate)
+            return self._reconsidered(plain, isolated, enclosures, candidate)
         except CommandFailed as error:
             return stands_without(isolated, error)
 
@@ -177,15 +190,14 @@ class Experiment:
         plain: CheckResult | None,
         isolated: CheckResult,
         enclosures: Sequence[Enclosure],
-        tapped: Path,
         candidate: Path,
     ) -> CheckResult:
         """Once more with these modules as one segment each: is what they give right?
 
         Where it is, an error of the same size inside of them, in the reference, must show.
         """
-        folder = "isolation/kept"
-        kept = self._isolated(folder, tapped, candidate, enclosures)
+        folder, tapped = "isolation/kept", Path(isolated.reference)
+        kept = self._isolated(folder, candidate, tapped=tapped, enclosures=enclosures)
         found = right(enclosures, kept)
         errors = probes(found, isolated, plain)
         if not errors:
@@ -202,18 +214,32 @@ class Experiment:
         )
         return settled(isolated, kept, enclosures, harmless(found, probed))
 
+    def _coarsely(self, candidate: Path, died: CommandFailed) -> CheckResult:
+        """The same with fewer boundaries; where that dies, too, the first death is what is told."""
+        try:
+            result = self._isolated("isolation/coarse", candidate, coarse=True)
+        except CommandFailed:
+            raise died from None
+        note = Note(topic=Topic.COARSER, text=str(died))
+        return replace(result, notes=(*result.notes, note))
+
     def _isolated(
         self,
-        folder: str,
-        tapped: Path,
+        name: str,
         candidate: Path,
+        *,
+        tapped: Path | None = None,
+        coarse: bool = False,
         enclosures: Sequence[Enclosure] = (),
     ) -> CheckResult:
-        plans = self.folder / folder / "plans"
-        write_plans(tapped, tapped, plans / "reference", enclosures=enclosures)
-        write_plans(tapped, candidate, plans / "candidate", enclosures=enclosures)
-        perturbed = self._perturbed(f"{folder}/perturbed", plan=plans / "reference")
-        isolated = self._run(f"{folder}/candidate", self.candidate, plan=plans / "candidate")
+        if tapped is None:
+            tapped = self._run(f"{name}/reference", self.reference, tap=True, coarse=coarse)
+        plans = self.folder / name / "plans"
+        planned = partial(write_plans, tapped, coarse=coarse, enclosures=enclosures)
+        planned(tapped, plans / "reference")
+        planned(candidate, plans / "candidate")
+        perturbed = self._perturbed(f"{name}/perturbed", plan=plans / "reference")
+        isolated = self._run(f"{name}/candidate", self.candidate, plan=plans / "candidate")
 
         def compared(noise: Sequence[Path]) -> CheckResult:
             return check_isolated(
@@ -226,7 +252,7 @@ class Experiment:
                 accept=self.accept,
             )
 
-        return self._decided(compared, perturbed, f"{folder}/perturbed", plan=plans / "reference")
+        return self._decided(compared, perturbed, f"{name}/perturbed", plan=plans / "reference")
 
     def _decided(
         self,
@@ -270,9 +296,13 @@ class Experiment:
         ]
 
     def _run(self, name: str, work: Work, **how: Any) -> Path:
-        settings = Settings(folder=self.folder / name, steps=self.steps, **how)
+        settings = Settings(folder=self.folder / name, steps=self.steps, skip=self.skip, **how)
         run = TracedRun(
-            name=name, work=work, settings=settings, timeout_seconds=self.timeout_seconds
+            name=name,
+            work=work,
+            settings=settings,
+            timeout_seconds=self.timeout_seconds,
+            to_end=self.runs_to_end,
         )
         self.execute(run)
         return run.folder

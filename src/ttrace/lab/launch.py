@@ -17,13 +17,21 @@ from typing import IO
 from ttrace.capture import settings
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.run import Command, TracedRun, require_recorded
+from ttrace.trace.progress import is_recorded, write_death
 
+# Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
+_PATIENCE_SECONDS = 3.0
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
 _POLL_SECONDS = 0.05  # chosen: not noticed by a person
+_LOOK_SECONDS = 0.5  # chosen: between two looks at what is recorded, on a slow file system too
 _SEARCHED_LINES = 2000  # a traceback of every rank of a node
 _TORCHRUN_SUMMARY = "torch/distributed/elastic/multiprocessing/api.py"
 _LAST_LINES = 20  # chosen: a Python traceback fits
 _PROBE = ".writable-"
+_STOPPED = (
+    "\nttrace: all {steps} steps are recorded, so the command was stopped here; --run-to-end lets "
+    "it go on\n"
+)
 
 
 def prepare_folder(folder: Path, *, shared: bool = False) -> Path:
@@ -56,13 +64,17 @@ def _in_the_way(folder: Path, *, shared: bool) -> Iterator[Path]:
 
 
 def run_command(run: TracedRun, command: Command) -> None:
-    """Run to the end or to the time limit; anything but a recorded success raises CommandFailed."""
+    """Run until all steps are recorded or to the time limit; else CommandFailed.
+
+    A command that goes on after its last recorded step is stopped, unless it is to run to its end.
+    One that dies after that step has left all that was asked for.
+    """
     run.folder.mkdir(parents=True, exist_ok=True)
     environment = settings.without_settings(os.environ) | run.settings.to_environment()
     with run.log.open("xb") as log:
         process = _start(run, command, environment, log)
         try:
-            code = process.wait(timeout=run.timeout_seconds)
+            code = _wait(process, run)
         except subprocess.TimeoutExpired:
             raise CommandFailed(
                 f"the {run.name} command did not end within {run.timeout_seconds:g} s and was "
@@ -71,9 +83,30 @@ def run_command(run: TracedRun, command: Command) -> None:
             ) from None
         finally:
             _stop(process, environment[settings.OUT])
+        if code is None:
+            log.write(_STOPPED.format(steps=run.settings.steps).encode())
+            return
     if code != 0:
-        raise CommandFailed(f"the {run.name} command {_how(code)}. {_tail(run)}")
+        if not is_recorded(run.folder, run.settings.steps):
+            raise CommandFailed(f"the {run.name} command {_how(code)}. {_tail(run)}")
+        write_death(run.folder, _how(code))
     require_recorded(run, f" {_tail(run)}")
+
+
+def _wait(process: subprocess.Popen[bytes], run: TracedRun) -> int | None:
+    """The exit code; None when the command goes on though all steps are recorded."""
+    if run.to_end:
+        return process.wait(timeout=run.timeout_seconds)
+    deadline = time.monotonic() + run.timeout_seconds
+    while not is_recorded(run.folder, run.settings.steps):
+        left = deadline - time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=max(0.0, min(_LOOK_SECONDS, left)))
+        if left <= 0:
+            raise subprocess.TimeoutExpired(process.args, run.timeout_seconds)
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(timeout=_PATIENCE_SECONDS)
+    return None
 
 
 def _start(

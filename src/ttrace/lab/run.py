@@ -39,6 +39,7 @@ class TracedRun:
     """What runs, under which name people are told of it, and how it is traced.
 
     `shared`: other launchers of the same run, on other machines say, write into the same folder.
+    `to_end`: a command is not stopped when all steps are recorded.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TracedRun:
     settings: Settings
     timeout_seconds: float = 1800.0
     shared: bool = False
+    to_end: bool = False
 
     @property
     def folder(self) -> Path:

@@ -16,7 +16,7 @@ from ttrace.core.finding import Note
 from ttrace.core.ids import Kind, display_module
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
 from ttrace.report import scope
-from ttrace.report.wording import finding, line, place
+from ttrace.report.wording import difference, finding, line, place
 from ttrace.report.words import TOPICS, Line
 
 _SHOWN = 3  # chosen: modules of a note
@@ -38,6 +38,9 @@ def headline(result: CheckResult) -> str:
         others = len(result.culprits) - 1
         more = line(Line.AND_MORE, count=others) if others else ""
         return line(Line.NOT_EQUIVALENT, strength=said, place=place(result.culprits[0])) + more
+    if not result.undecided and result.fewer_steps is not None and not result.lost:
+        fewer = result.fewer_steps
+        return line(Line.FEWER_STEPS, count=fewer.count, total=fewer.total)
     if not result.undecided:
         return scope.lost(result)
     first = result.undecided[0]
@@ -143,6 +146,7 @@ def note(of_result: Note) -> str:
         count=of_result.count,
         total=of_result.total,
         first=of_result.first,
+        difference="" if of_result.difference is None else difference(of_result.difference),
         factor=math.nan if of_result.factor is None else of_result.factor,
         gains=", ".join(f"{gain:.4g}" for gain in of_result.gains),
         modules=_some(of_result.modules),

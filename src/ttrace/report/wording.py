@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Reason
 from ttrace.core.finding import Finding, Specifics
+from ttrace.core.hyperparameter import Difference, Owner
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
@@ -78,9 +79,44 @@ def reason(culprit: Culprit, tensors: Tensors) -> str:
     words = _reason(culprit, tensors)
     if culprit.steps and culprit.steps != (0,):
         words += line(Line.IN_STEPS, steps=", ".join(map(str, culprit.steps)))
-    if culprit.diagnosis is not None:
+    if culprit.differences:
+        words += f"; {_differences(culprit.differences)}"
+    elif culprit.diagnosis is not None:
         words += f"; {diagnosis(culprit.diagnosis)}"
     return words if culprit.expected is None else f"{words}; {EXPECTED[culprit.expected]}"
+
+
+def _differences(found: Sequence[Difference]) -> str:
+    """The first of every name; they say more than what a mistake looks like."""
+    by_name: dict[str, list[Difference]] = {}
+    for each in found:
+        by_name.setdefault(each.name, []).append(each)
+    said = []
+    for first, *others in by_name.values():
+        more = line(Line.AND_MORE, count=len(others)) if others else ""
+        said.append(difference(first) + more)
+    return "; ".join(said)
+
+
+def difference(found: Difference) -> str:
+    """lr is 0.0005, the reference's 0.00025, on rank 1"""
+    of = ""
+    if found.owner is Owner.MODULE:
+        first = display_module(found.owned[0])
+        others = len(found.owned) - 1
+        of = f" of {first}" + (line(Line.AND_MORE, count=others) if others else "")
+    return line(
+        Line.OTHER_NUMBER,
+        name=found.name,
+        of=of,
+        candidate=_numbers(found.candidate),
+        reference=_numbers(found.reference),
+        where=f", {on_ranks(found.ranks)}" if found.ranks else "",
+    )
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
 
 
 def _reason(culprit: Culprit, tensors: Tensors) -> str:

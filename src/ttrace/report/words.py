@@ -50,6 +50,8 @@ REASONS = {
     "first): load the same values in both runs",
     Reason.OTHER_SPLIT: "{count} of {total} parameters differ before the step ({names} first), "
     "parts taken as plain chunks: load the same values, or say how they are split: {annotation}",
+    Reason.OTHER_BY_THEN: "{count} of {total} parameters and states differ before the first "
+    "recorded step: what made them so lies in steps that were not recorded (--skip)",
     Reason.GATHERED_PARAMETER: "its last update passes; at the start of this step, {slots} does "
     "not: {why}",
     Reason.OTHER_DATA: "the candidate was given other data than the reference: {why}",
@@ -172,6 +174,8 @@ TOPICS = {
     Topic.NO_ROOT_CAUSE: "the isolated run found no root cause, as every module is right when it "
     "gets the reference's values: the places named are where the first difference was seen",
     Topic.NO_EVIDENCE: "this stands without what a further run would have told: {text}",
+    Topic.COARSER: "the isolated run was repeated with values given at the boundaries of blocks "
+    "alone, so that no place inside a block is named, since at first {text}",
     Topic.MORE_RUNS: "borderline with {total} perturbed run(s), the largest error {gains} of its "
     "tolerance: {count} further perturbed runs were made, and it is {factor:.2f}",
     Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
@@ -181,6 +185,11 @@ TOPICS = {
     "from the reference, and everything that leaves there is right: outputs, gradients of inputs "
     "and of weights; an error of that size at random would have shown there, or has no effect at "
     "all (--strict fails this)",
+    Topic.OTHER_NUMBER: "{difference}; none of the places named follows from it",
+    Topic.FEWER_STEPS: "{count} of {total} steps were made, so nothing is known of the others: let "
+    "the script make more, or ask for fewer with --steps",
+    Topic.DIED_AT_EXIT: "the {text} after all of its steps had been recorded; what it recorded is "
+    "compared",
     Topic.BORDERLINE: "borderline: the largest error is {factor:.2f} of its tolerance; further "
     "perturbed references, which `ttrace diff` runs by itself, and an isolated run decide it",
 }
@@ -198,6 +207,7 @@ class Line(StrEnum):
     STRENGTH = "strength"
     NEARNESS = "nearness"
     UNDECIDED = "undecided"
+    FEWER_STEPS = "fewer_steps"
     AND_MORE = "and_more"
     MORE_POINTS = "more_points"
     MORE_PLACES = "more_places"
@@ -215,6 +225,7 @@ class Line(StrEnum):
     CANDIDATE_NOT_WHOLE = "candidate_not_whole"
     REFERENCE_NOT_WHOLE = "reference_not_whole"
     IN_STEPS = "in_steps"
+    OTHER_NUMBER = "other_number"
     COUNTS = "counts"
     NO_COUNTS = "no_counts"
     WRONG = "wrong"
@@ -247,6 +258,7 @@ LINES = {
     Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
     Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
+    Line.FEWER_STEPS: "UNDECIDED: {count} of {total} steps were made; in these, no tensor differs",
     Line.AND_MORE: " (and {count} more)",
     Line.MORE_POINTS: " (and {count} more)",
     Line.MORE_PLACES: "and {count} more places",
@@ -265,6 +277,7 @@ LINES = {
     Line.CANDIDATE_NOT_WHOLE: "but the candidate could not be recorded whole: {fault}",
     Line.REFERENCE_NOT_WHOLE: "but the reference could not be recorded whole: {fault}",
     Line.IN_STEPS: " (step {steps})",
+    Line.OTHER_NUMBER: "{name}{of} is {candidate}, the reference's {reference}{where}",
     Line.COUNTS: "{verdicts}; tolerances from {runs} perturbed reference run{s}",
     Line.NO_COUNTS: "nothing compared",
     Line.WRONG: "{count} of {total} tensors wrong",

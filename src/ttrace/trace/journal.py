@@ -44,6 +44,11 @@ def frame(key: str, value: dict[str, Any]) -> bytes:
     return _HEADS[key] + text + _SEPARATOR + digest.encode("ascii") + _TAIL + b"\n"
 
 
+def is_end(line: bytes) -> bool:
+    """Whether a line is the last one of its rank."""
+    return line.startswith(_HEADS[END])
+
+
 def unframe(line: bytes) -> tuple[str, dict[str, Any]]:
     """Key and value of a line without its newline; ValueError says what is wrong with it."""
     body, envelope_end = line[:-_ENVELOPE_END_BYTES], line[-_ENVELOPE_END_BYTES:]

@@ -53,6 +53,7 @@ class IsolationPlan:
     crops: Mapping[TensorId, tuple[int, int]]  # dim and size where a padded vocabulary ends
     kept: frozenset[TensorId] = frozenset()  # not overwritten: inside a module that is one segment
     probes: Mapping[TensorId, float] = field(default_factory=dict)  # to get an error so large
+    modules: frozenset[str] | None = None  # at whose boundaries values are given; None: at all
 
     def write(self, file: Path) -> None:
         data = {
@@ -66,6 +67,7 @@ class IsolationPlan:
             "crops": {str(id_): list(crop) for id_, crop in self.crops.items()},
             "kept": sorted(map(str, self.kept)),
             "probes": {str(id_): size for id_, size in self.probes.items()},
+            "modules": None if self.modules is None else sorted(self.modules),
         }
         file.write_text(json.dumps(data))
 
@@ -87,6 +89,7 @@ class IsolationPlan:
             crops={TensorId.parse(id_): (dim, size) for id_, (dim, size) in data["crops"].items()},
             kept=frozenset(map(TensorId.parse, data.get("kept", ()))),
             probes={TensorId.parse(id_): size for id_, size in data.get("probes", {}).items()},
+            modules=_modules(data),
         )
 
 
@@ -107,6 +110,16 @@ def first_plan(folder: Path) -> Path:
 def read_scales(folder: Path) -> Scales:
     """The scales that gradients may have in a run by these plans; all ranks have the same."""
     return _scales(json.loads(first_plan(folder).read_text()))
+
+
+def read_modules(folder: Path) -> frozenset[str] | None:
+    """The modules at whose boundaries a run by these plans is given values; None: all."""
+    return _modules(json.loads(first_plan(folder).read_text()))
+
+
+def _modules(data: dict[str, Any]) -> frozenset[str] | None:
+    found = data.get("modules")
+    return None if found is None else frozenset(found)
 
 
 def _scales(data: dict[str, Any]) -> Scales:

@@ -161,12 +161,11 @@ def test_overwriting_records_the_natural_value_and_hands_on_the_reference(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("overwritten", "expected"), [("choose:output.0", [5, 6]), ("choose#1:input.0", [1, 2])]
+    ("overwritten", "expected"), [("choose:output.0", [5, 6]), ("choose#1:input.0", [1, 6])]
 )
-def test_a_choice_of_a_module_is_overwritten_as_its_output_only(
+def test_a_choice_of_a_module_is_overwritten_as_any_tensor(
     tmp_path: Path, overwritten: str, expected: list[int]
 ) -> None:
-    """Whole numbers have no gradient; those that enter a module are its own to read."""
     met: list[int] = []
 
     def forward(model: Any, x: torch.Tensor) -> torch.Tensor:
@@ -182,6 +181,37 @@ def test_a_choice_of_a_module_is_overwritten_as_its_output_only(
     trace = read(tmp_path)
     assert overwritten in trace.ids
     assert not trace.summary.faults
+
+
+@pytest.mark.parametrize(("mask", "is_itself"), [([True, True], True), ([True, False], False)])
+def test_a_mask_goes_on_as_itself_unless_the_reference_has_another(
+    tmp_path: Path, mask: list[bool], *, is_itself: bool
+) -> None:
+    """Five is true."""
+    met: list[torch.Tensor] = []
+    given = torch.tensor(mask)
+    user = Calling(lambda _, mask, x: x * keep(met, mask)[:, None])
+    model = Calling(lambda model, x: model.user(given, x), user=user)
+    trace = run(tmp_path, model, fives("user:input.0"), X.clone().requires_grad_())
+    assert (met[0] is given) == is_itself
+    assert met[0].all()
+    assert trace.value("user:input.0").equal(given)
+
+
+def test_a_parameter_that_a_module_returns_has_a_gradient_of_its_own(tmp_path: Path) -> None:
+    """A linear that leaves the addition of its bias to its caller, who may do it wrongly."""
+    bias = nn.Parameter(torch.ones(4))
+    linear = Calling(lambda _, x: (x * 2, bias))
+
+    def forward(model: Any, x: torch.Tensor) -> torch.Tensor:
+        output, added = model.linear(x)
+        return cast("torch.Tensor", output + added)
+
+    model = Calling(forward, linear=linear)
+    trace = run(tmp_path, model, fives("linear:grad_output.1"), X)
+    torch.testing.assert_close(trace.value("linear:grad_output.1"), (2 * (X * 2 + 1)).sum(0))
+    assert bias.grad is not None
+    assert (bias.grad == 5).all()
 
 
 def test_a_parameter_that_is_passed_to_a_module_goes_on_as_itself(tmp_path: Path) -> None:

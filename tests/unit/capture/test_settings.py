@@ -13,9 +13,11 @@ PLAIN = Settings(folder=Path("/traces/out"))
 EVERYTHING = Settings(
     folder=Path("/traces/out"),
     steps=3,
+    skip=2,
     noise_seed=0,
     split=4,
     tap=True,
+    coarse=True,
     plan=Path("/traces/plans"),
     payload="rounded",
 )
@@ -43,7 +45,11 @@ def test_without_a_folder_a_run_is_not_traced(folder: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", [settings.STEPS, settings.NOISE_SEED, settings.SPLIT, settings.TAP]
+    "variable",
+    [
+        *(settings.STEPS, settings.SKIP, settings.NOISE_SEED),
+        *(settings.SPLIT, settings.TAP, settings.COARSE),
+    ],
 )
 def test_what_is_no_number_is_refused_by_name(variable: str) -> None:
     with pytest.raises(UsageError, match=f"{variable} must be a whole number, found '-1'"):

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from ttrace.core.ids import Kind, KindGroup, TensorId
+from ttrace.core.ids import Kind, KindGroup, TensorId, blocks_of
 
 
 def test_every_kind_has_a_group_and_groups_follow_each_other() -> None:
@@ -33,3 +33,16 @@ def test_text_of_an_id_is_its_module_and_what_stands_around_it(
 def test_id_is_read_from_its_text() -> None:
     for text in ("step0/wq:output.0", "step12/layers.1.wq#3:input.0", "step0/:loss"):
         assert str(TensorId.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("paths", "blocks"),
+    [
+        ("embed layers layers.0 layers.0.experts.0 layers.1 head", {"", "layers.0", "layers.1"}),
+        ("model model.layers.0 model.layers.0.mlp.1", {"", "model.layers.0"}),
+        ("stem stem.conv head", {"", "stem", "head"}),
+        ("", {""}),
+    ],
+)
+def test_blocks_stand_in_the_outermost_list(paths: str, blocks: set[str]) -> None:
+    assert blocks_of(["", *paths.split()]) == blocks

@@ -48,7 +48,7 @@ class Told:
         plain: Sequence[CheckResult],
         isolated: Sequence[CheckResult] = (),
         *,
-        dies: str = "",
+        dies: Sequence[str] = (),
     ) -> None:
         self.names: list[str] = []
         self._dies = dies
@@ -58,7 +58,7 @@ class Told:
         monkeypatch.setattr(lab, "write_plans", lambda *_, **__: None)
 
     def __call__(self, run: TracedRun) -> None:
-        if run.name == self._dies:
+        if run.name in self._dies:
             raise CommandFailed(f"the {run.name} run died")
         self.names.append(run.name)
 
@@ -169,21 +169,43 @@ def test_a_failure_of_another_kind_is_certain() -> None:
     assert found.strength is Strength.CERTAIN
 
 
-@pytest.mark.parametrize("dies", ["isolation/reference", "isolation/perturbed-1"])
+@pytest.mark.parametrize(
+    "dies",
+    [
+        ("isolation/reference", "isolation/coarse/reference"),
+        ("isolation/perturbed-1", "isolation/coarse/candidate"),
+    ],
+)
 @pytest.mark.parametrize(("ratio", "exit_code"), [(0.9, 0), (1.3, 1), (400.0, 1)])
 def test_an_isolated_run_that_dies_leaves_the_verdict_that_stands(
-    ratio: float, exit_code: int, dies: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ratio: float,
+    exit_code: int,
+    dies: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     looks = 2 if result(ratio).strength is Strength.BORDERLINE else 1
     found = Told(monkeypatch, [result(ratio)] * looks, dies=dies).diff(tmp_path)
     assert found.exit_code == exit_code
-    assert found.notes[-1] == Note(topic=Topic.NO_EVIDENCE, text=f"the {dies} run died")
+    assert found.notes[-1] == Note(topic=Topic.NO_EVIDENCE, text=f"the {dies[0]} run died")
+
+
+@pytest.mark.parametrize("dies", ISOLATED)
+def test_an_isolated_run_that_dies_is_repeated_with_fewer_boundaries(
+    dies: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = Told(monkeypatch, [result(400)], [result(5000)], dies=[dies])
+    found = told.diff(tmp_path)
+    coarse = [name.replace("isolation", "isolation/coarse") for name in ISOLATED]
+    assert told.names == [*PLAIN, *ISOLATED[: ISOLATED.index(dies)], *coarse]
+    assert str(found) == "NOT EQUIVALENT: a, forward"
+    assert found.notes == (Note(topic=Topic.COARSER, text=f"the {dies} run died"),)
 
 
 def test_a_further_perturbed_run_that_dies_leaves_the_first_look(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = Told(monkeypatch, [result(1.3)], [result(40)], dies="perturbed-3")
+    told = Told(monkeypatch, [result(1.3)], [result(40)], dies=["perturbed-3"])
     found = told.diff(tmp_path)
     assert found.exit_code == 1
     assert topics(found) == [Topic.NO_EVIDENCE]

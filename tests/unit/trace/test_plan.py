@@ -42,6 +42,7 @@ def plan() -> IsolationPlan:
         },
         tensors={OUTPUT: LogicalTensor(shape=(4, 6), pieces=pieces)},
         crops={WEIGHT: (0, 50257)},
+        modules=frozenset({"", "layers.0"}),
     )
 
 

@@ -114,6 +114,10 @@ class MegatronAdapter(Adapter):
         found = getattr(parameter, "main_grad", None)
         return parameter.grad if found is None else found
 
+    def updated(self, parameter: nn.Parameter) -> torch.Tensor:
+        main = None if self._optimizers is None else self._optimizers.main(parameter)
+        return parameter if main is None else main
+
     def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
         tensor, name = parameter.tensor, parameter.name
         main = None if self._optimizers is None else self._optimizers.main(tensor)

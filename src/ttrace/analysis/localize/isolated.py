@@ -23,12 +23,13 @@ each is judged by itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ttrace.analysis.localize.after_backward import stages_after_backward
 from ttrace.analysis.localize.findings import by_strength, caller_of, parent_of
-from ttrace.analysis.localize.plain import before_forward
+from ttrace.analysis.localize.plain import before_forward, let_pass
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
@@ -44,6 +45,9 @@ _OF_PARAMETER = frozenset(
         *(Kind.OPTIMIZER, Kind.PARAM_AFTER, Kind.PARAM),
     }
 )
+# Chosen: a forward that is off by a little makes a backward that is off by about as much, or, where
+# it flips a ReLU, by some percent; no mistake of the bugs that were tried makes it this far larger.
+_LARGE, _FAR_LARGER = 0.1, 100.0
 _IN_PARENT = {Kind.INPUT: Phase.FORWARD, Kind.GRAD_OUTPUT: Phase.BACKWARD}
 
 
@@ -53,13 +57,18 @@ def localize_isolated(
     unfired: Set[str] = frozenset(),
     displaced: Set[TensorId] = frozenset(),
     by_hand: bool = False,
+    modules: Set[str] | None = None,
 ) -> tuple[Culprit, ...]:
     """Every segment that is itself wrong, by the strength of its evidence, then as executed.
 
     `unfired` are ids of gradients that were waited for in vain. `displaced` are ids inside experts
     to which other tokens came: no gradient of their parameters can be that of the reference.
     `by_hand`: nobody knows when gradients become updates, so those are of the run's own gradients.
+    `modules` are those at whose boundaries values were given, where that is not all: they are
+    blamed for what is inside them.
     """
+    passed = let_pass(results)  # the first recorded step was given what they leave behind
+    results = [result for result in results if result.id.step not in passed]
     start = before_forward(results)
     if start:
         return start
@@ -69,7 +78,7 @@ def localize_isolated(
     found = [
         culprit
         for step in sorted(steps)
-        for culprit in _of_step(steps[step], unfired, displaced, by_hand=by_hand)
+        for culprit in _of_step(steps[step], unfired, displaced, modules, by_hand=by_hand)
     ]
     return _merged(by_strength(found, results))
 
@@ -78,11 +87,12 @@ def _of_step(
     results: Sequence[TensorResult],
     unfired: Set[str],
     displaced: Set[TensorId],
+    modules: Set[str] | None,
     *,
     by_hand: bool,
 ) -> tuple[Culprit, ...]:
     cut, unreached = _cut_graph(results, unfired)
-    segments = _segments(results, unreached, displaced)
+    segments = _segments(results, unreached, displaced, modules)
     if any(blame.phase is Phase.FORWARD for blame in segments):
         cut = ()  # nobody used an output: what the wrong forward does
     for blame in [blame for blame in segments if blame.phase is Phase.BACKWARD]:
@@ -95,16 +105,40 @@ def _of_step(
             evidence=tuple(result.id for result in found),
         )
         for blame, found in segments.items()
-        # What a wrong forward does to the same segment's backward is its consequence.
-        if blame.phase is Phase.FORWARD or replace(blame, phase=Phase.FORWARD) not in segments
+        if not _follows(found, segments.get(replace(blame, phase=Phase.FORWARD), found))
     )
     wrong = {module for blame in segments for module in blame.modules}
-    consequences = _consequences(results, wrong) | (_updates(results) if by_hand else set())
+    consequences = _consequences(results, wrong, modules)
+    consequences |= _updates(results) if by_hand else set()
     return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
 
 
+def _follows(found: Sequence[TensorResult], forward: Sequence[TensorResult]) -> bool:
+    """Whether what is wrong in backward is a consequence of the same segment's wrong forward.
+
+    A loss is one number: how far it is off says nothing of its gradient.
+    """
+    if found is forward:
+        return False
+    if any(result.id.kind is Kind.LOSS for result in forward):
+        return True
+    error = _largest_error(found)
+    return error < _LARGE or error < _FAR_LARGER * _largest_error(forward)
+
+
+def _largest_error(results: Sequence[TensorResult]) -> float:
+    """Relative to the reference; without bound where nothing could be measured."""
+    return max(
+        math.inf if result.statistics is None else result.statistics.relative_error
+        for result in results
+    )
+
+
 def _segments(
-    results: Sequence[TensorResult], unreached: Set[TensorId], displaced: Set[TensorId]
+    results: Sequence[TensorResult],
+    unreached: Set[TensorId],
+    displaced: Set[TensorId],
+    modules: Set[str] | None,
 ) -> dict[Blame, list[TensorResult]]:
     """The wrong points of every segment."""
     known = {result.id.module for result in results}
@@ -112,7 +146,7 @@ def _segments(
     for result in results:
         failed = result.verdict.is_failure and result.id not in unreached
         failed = failed and not (result.id.kind is Kind.GRAD and result.id in displaced)
-        if failed and (blame := _segment(result, known)) is not None:
+        if failed and (blame := _segment(result, known, modules)) is not None:
             segments.setdefault(blame, []).append(result)
     return segments
 
@@ -149,12 +183,19 @@ def _cut_graph(
     return (culprit,), unreached
 
 
-def _consequences(results: Sequence[TensorResult], wrong: set[str]) -> set[TensorId]:
+def _isolated(module: str, modules: Set[str] | None) -> str:
+    """The module itself, or the innermost around it that was given values at its boundary."""
+    return module if modules is None or module in modules else caller_of(module, modules)
+
+
+def _consequences(
+    results: Sequence[TensorResult], wrong: set[str], modules: Set[str] | None
+) -> set[TensorId]:
     """Local gradients are not overwritten, so a wrong one makes a wrong main gradient."""
     local = {(r.id.module, r.id.slot): r for r in results if r.id.kind is Kind.GRAD}
 
     def is_consequence(result: TensorResult) -> bool:
-        in_wrong_module = result.id.module in wrong
+        in_wrong_module = _isolated(result.id.module, modules) in wrong
         if result.id.kind in (Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD):
             source = local.get((result.id.module, result.id.slot))
             return in_wrong_module if source is None else source.verdict.is_failure
@@ -190,7 +231,7 @@ def _merged(found: Sequence[Culprit]) -> tuple[Culprit, ...]:
     )
 
 
-def _segment(result: TensorResult, known: Set[str]) -> Blame | None:
+def _segment(result: TensorResult, known: Set[str], modules: Set[str] | None) -> Blame | None:
     kind, module = result.id.kind, result.id.module
     if kind is Kind.LOSS:
         return Blame.at(Stage.LOSS, Phase.FORWARD)
@@ -199,7 +240,7 @@ def _segment(result: TensorResult, known: Set[str]) -> Blame | None:
     if kind is Kind.GRAD and result.verdict is Verdict.CONFLICT:
         return Blame.of(module, phase=Phase.GRADIENT_REDUCTION)
     if kind in _IN_MODULE:
-        return Blame.of(module, phase=_IN_MODULE[kind])
+        return Blame.of(_isolated(module, modules), phase=_IN_MODULE[kind])
     if kind in _IN_PARENT:
         if module == "":
             stage = Stage.LOSS if kind is Kind.GRAD_OUTPUT else Stage.MODEL_INPUT

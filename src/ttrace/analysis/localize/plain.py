@@ -27,9 +27,11 @@ _SHOWN = 3  # chosen: tensors of a module, or parameters that differ before the 
 
 def localize(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Culprit, ...]:
     """The culprits at the frontier of the failures, strongest first; empty when nothing failed."""
+    passed = let_pass(results)
     for step in sorted({result.id.step for result in results}):
         of_step = [result for result in results if result.id.step == step]
-        for look in (*_UNTIL_BACKWARD, *AFTER_BACKWARD):
+        looks = (_by_then,) if step in passed else (*_UNTIL_BACKWARD, *AFTER_BACKWARD)
+        for look in looks:
             culprits = look(of_step, consumers)
             if culprits:
                 return by_strength(culprits, of_step)
@@ -44,6 +46,27 @@ def before_forward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     first = min((result.id.step for result in results), default=0)
     of_first = [result for result in results if result.id.step == first]
     return _absent(of_first, {}) or _start(of_first, {})
+
+
+def let_pass(results: Sequence[TensorResult]) -> set[int]:
+    """Steps of which only what they left behind was recorded: those before the first start."""
+    starts = [result.id.step for result in results if result.id.kind is Kind.PARAM]
+    return {result.id.step for result in results if starts and result.id.step < min(starts)}
+
+
+def _by_then(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    failed = [result for result in results if result.verdict.is_failure]
+    if not failed:
+        return ()
+    return (
+        Culprit(
+            blame=Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS),
+            reason=Reason.OTHER_BY_THEN,
+            evidence=tuple(result.id for result in failed[:_SHOWN]),
+            count=len(failed),
+            total=len(results),
+        ),
+    )
 
 
 def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:

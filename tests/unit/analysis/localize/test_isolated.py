@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.analysis.localize.test_plain import ROUNDED, STEP, id_of
 from ttrace.analysis.localize import localize_isolated
-from ttrace.core.blame import Blame, Phase
+from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.core.results import TensorResult, Verdict
 
 
-def named(wrong: Mapping[str, Verdict] | str, *, by_hand: bool = False) -> list[Blame]:
+def named(
+    wrong: Mapping[str, Verdict] | str,
+    modules: frozenset[str] | None = None,
+    *,
+    by_hand: bool = False,
+) -> list[Blame]:
     if isinstance(wrong, str):
         wrong = dict.fromkeys(wrong.split(), Verdict.MISMATCH)
     assert set(wrong) <= set(STEP)
@@ -26,7 +32,8 @@ def named(wrong: Mapping[str, Verdict] | str, *, by_hand: bool = False) -> list[
         )
         for order, name in enumerate(STEP)
     ]
-    return [culprit.blame for culprit in localize_isolated(results, by_hand=by_hand)]
+    culprits = localize_isolated(results, modules=modules, by_hand=by_hand)
+    return [culprit.blame for culprit in culprits]
 
 
 @pytest.mark.parametrize(
@@ -114,3 +121,45 @@ def test_updates_by_hand_follow_from_wrong_gradients() -> None:
     assert named(wrong) == [reduction, update]
     assert named(wrong, by_hand=True) == [reduction]
     assert named("a:param_after.weight", by_hand=True) == [update]
+
+
+def test_a_block_is_blamed_for_what_is_inside_where_only_blocks_were_given_values() -> None:
+    blocks = frozenset({"", "a", "b", "e"})
+    assert named("b:output.0 b.c:grad.weight", blocks) == [Blame.of("b", phase=Phase.FORWARD)]
+    assert named("b.c:grad.weight", blocks) == [Blame.of("b", phase=Phase.WEIGHT_GRADIENT)]
+    assert named("b.c:grad.weight") == [Blame.of("b.c", phase=Phase.WEIGHT_GRADIENT)]
+
+
+def off_by(errors: Mapping[str, float]) -> list[Blame]:
+    """Whom an isolated run names where these are off by so much, relative to the reference."""
+    results = [
+        TensorResult(
+            id=id_of(name),
+            verdict=Verdict.MISMATCH if name in errors else Verdict.PASS,
+            order=order,
+            statistics=replace(ROUNDED, error_norm=errors.get(name, 0.0) * 2.0, reference_norm=2.0),
+        )
+        for order, name in enumerate(STEP)
+    ]
+    return [culprit.blame for culprit in localize_isolated(results)]
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "phases"),
+    [
+        (1e-3, 0.5, [Phase.FORWARD, Phase.BACKWARD]),
+        (1e-1, 0.5, [Phase.FORWARD]),
+        (1e-5, 0.03, [Phase.FORWARD]),
+    ],
+    ids=["far larger", "about as large", "a few signs"],
+)
+def test_a_wrong_forward_hides_no_backward_that_is_far_more_wrong(
+    forward: float, backward: float, phases: list[Phase]
+) -> None:
+    named = off_by({"e:output.0": forward, "e:grad_input.0": backward})
+    assert named == [Blame.of("e", phase=each) for each in phases]
+
+
+def test_a_wrong_loss_explains_its_gradient_however_wrong_that_is() -> None:
+    named = off_by({":loss": 1e-4, ":grad_output.0": 0.5})
+    assert named == [Blame.at(Stage.LOSS, Phase.FORWARD)]

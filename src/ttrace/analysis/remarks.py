@@ -1,0 +1,62 @@
+"""Remarks: what the runs themselves say that a reader of the result should know.
+
+Enters: the sources of a check, and what was found of them. Leaves: notes. One of them decides: a
+run that made fewer steps than were asked for shows nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ttrace.analysis.align import Aligned
+from ttrace.analysis.sources import Source
+from ttrace.core.finding import Note, Topic
+from ttrace.core.hyperparameter import Difference
+from ttrace.core.ids import TensorId
+from ttrace.trace.progress import read_death
+
+
+def of_runs(reference: Source, candidate: Source, perturbed: Sequence[Source]) -> Iterator[Note]:
+    for text in candidate.notes:
+        yield Note(topic=Topic.RUN, text=text)
+    noisy = dict.fromkeys(text for source in perturbed for text in source.notes)
+    for text in noisy:
+        if text not in reference.notes:
+            yield Note(topic=Topic.YARDSTICK, text=text)
+    yield from _fewer_steps(candidate)  # the others have as many
+    for source in (reference, candidate, *perturbed):
+        how = read_death(source.trace.path)
+        if how is not None:
+            yield Note(topic=Topic.DIED_AT_EXIT, text=f"{source.role} run {how}")
+
+
+def of_alignment(aligned: Aligned) -> Iterator[Note]:
+    """How tensors were put together, where that had to be found out."""
+    for text in (*aligned.candidate_batch.notes, *aligned.notes):
+        yield Note(topic=Topic.ALIGNMENT, text=text)
+    inferred = [t.id for t in aligned.tensors if t.candidate and t.candidate.notes]
+    if inferred:
+        yield Note(topic=Topic.INFERRED_LAYOUTS, count=len(inferred), first=inferred[0])
+
+
+def of_differences(unused: Iterable[Difference]) -> Iterator[Note]:
+    """Hyperparameters that differ and explain nothing."""
+    return (Note(topic=Topic.OTHER_NUMBER, difference=difference) for difference in unused)
+
+
+def of_repetition(is_equal: Mapping[TensorId, bool]) -> Note:
+    """Whether the reference, run again, is bitwise the same."""
+    differing = [id_ for id_, equal in is_equal.items() if not equal]
+    return Note(
+        topic=Topic.NOT_DETERMINISTIC if differing else Topic.DETERMINISTIC,
+        count=len(differing),
+        total=len(is_equal),
+        first=differing[0] if differing else None,
+    )
+
+
+def _fewer_steps(source: Source) -> Iterator[Note]:
+    asked = max((summary.asked for summary in source.summaries), default=0)
+    made = min((summary.steps for summary in source.summaries), default=0)
+    if made < asked:
+        yield Note(topic=Topic.FEWER_STEPS, count=made, total=asked)

@@ -1,0 +1,85 @@
+"""Which numbers was a step made with? Learning rates, betas, eps, the norm to clip to.
+
+Enters: modules, optimizers and what is told of the step. Leaves: hyperparameters, each with the
+step from which on it holds. Only numbers that do not follow from the layout are of interest: those
+of an optimizer's groups, and of modules the floating-point ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ttrace.adapters.base import Adapter
+from ttrace.core.hyperparameter import Hyperparameter, Owner
+
+# How an optimizer computes, not what.
+_IMPLEMENTATION = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
+# Often written as whole numbers; others are sizes, which layouts change.
+_MAY_BE_WHOLE = frozenset({"p", "eps", "base", "theta", "rope_theta", "rotary_base"})
+
+_Key = tuple[Owner, str, str]  # of what, the name of the number, the name of its owner
+
+
+class Hyperparameters:
+    """Keeps every number when it is first met and when it changes."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._last: dict[_Key, tuple[float, ...]] = {}
+        self._found: dict[tuple[int, Owner, str, tuple[float, ...]], list[str]] = {}
+
+    def of_modules(self, step: int) -> None:
+        for path, module in self._adapter.modules():
+            for name, value in vars(module).items():
+                is_wanted = type(value) is float or name in _MAY_BE_WHOLE
+                if is_wanted and not name.startswith("_"):
+                    self._keep(step, Owner.MODULE, name, path, value)
+
+    def of_optimizer(self, step: int, optimizer: Optimizer) -> None:
+        names = {
+            id(self._adapter.updated(parameter.tensor)): f"{parameter.module}.{parameter.name}"
+            for parameter in self._adapter.parameters()
+        }
+        for group in optimizer.param_groups:
+            owned = [names[id(p)].lstrip(".") for p in group["params"] if id(p) in names]
+            for name, value in _of_group(group):
+                for owner in owned:
+                    self._keep(step, Owner.PARAMETER, name, owner, value)
+
+    def of_step(self, step: int, name: str, value: object) -> None:
+        self._keep(step, Owner.STEP, name, "", value)
+
+    def found(self) -> tuple[Hyperparameter, ...]:
+        return tuple(
+            Hyperparameter(owner=owner, name=name, values=values, step=step, owned=tuple(owned))
+            for (step, owner, name, values), owned in self._found.items()
+        )
+
+    def _keep(self, step: int, owner: Owner, name: str, owned: str, value: object) -> None:
+        values = _numbers(value)
+        key = owner, name, owned
+        if values and self._last.get(key) != values:
+            self._last[key] = values
+            self._found.setdefault((step, owner, name, values), []).append(owned)
+
+
+def _of_group(group: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    return ((name, value) for name, value in group.items() if name not in _IMPLEMENTATION)
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    """A number, or a few of them; empty where it is something else or not finite."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    numbers = [
+        float(item)
+        for item in items
+        if isinstance(item, Real) or (isinstance(item, torch.Tensor) and item.numel() == 1)
+    ]
+    is_whole = len(numbers) == len(items) and all(map(math.isfinite, numbers))
+    return tuple(numbers) if is_whole else ()

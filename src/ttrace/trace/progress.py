@@ -1,0 +1,61 @@
+"""How far a run is: whether every rank of its world has closed its trace, and how the run ended.
+
+    TRACE/rank-00003/journal.jsonl    the last line is its end, once all steps are recorded
+          died.txt                    the run had recorded everything and did not end well
+
+Enters: a folder that processes may still write into. It is asked again and again while they run, so
+nothing is read but manifests and the last lines of journals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ttrace.trace import journal
+
+_DIED = "died.txt"
+_MOST_BYTES = 1 << 20  # chosen: an end that lists many tensors is shorter
+_MOST_CHARS = 200  # chosen: a name of a signal, and room
+
+
+def is_recorded(folder: Path, steps: int) -> bool:
+    """Whether all ranks of the world have closed traces of so many steps."""
+    ranks = sorted(folder.glob("rank-*"))
+    if not ranks:
+        return False
+    try:
+        manifest = json.loads((ranks[0] / journal.MANIFEST).read_bytes())
+        count = int(manifest["world_size"])
+        return len(ranks) >= count and all(
+            _recorded_steps(folder / journal.rank_folder(rank)) >= steps for rank in range(count)
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # not written yet, or not ours: whoever reads the trace says what is wrong
+
+
+def write_death(folder: Path, how: str) -> None:
+    """Say beside a whole trace that its run did not end well."""
+    (folder / _DIED).write_text(how)
+
+
+def read_death(folder: Path) -> str | None:
+    """How a run ended that had recorded everything; None where it ended well."""
+    try:
+        with (folder / _DIED).open(errors="replace") as file:
+            return file.read(_MOST_CHARS)
+    except OSError:
+        return None
+
+
+def _recorded_steps(folder: Path) -> int:
+    """The steps of a rank that has closed its trace, else -1."""
+    with (folder / journal.JOURNAL).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _MOST_BYTES))
+        lines = file.read().splitlines(keepends=True)
+    last = lines[-1] if lines else b""
+    if not (journal.is_end(last) and last.endswith(b"\n")):
+        return -1
+    return int(journal.unframe(last[:-1])[1]["steps"])

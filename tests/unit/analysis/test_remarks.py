@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import tiny_train
+from ttrace.analysis.check import check
+from ttrace.core.finding import Topic
+from ttrace.core.results import CheckResult, Outcome
+from ttrace.trace import journal
+from ttrace.trace.progress import write_death
+
+
+def recorded(folder: Path, made: int, asked: int, *flags: str) -> Path:
+    """A trace of so many steps, whose end says that others were asked for."""
+    tiny_train.record(folder, "--light", *flags, steps=made)
+    file = folder / journal.rank_folder(0) / journal.JOURNAL
+    *lines, last = file.read_bytes().splitlines(keepends=True)
+    end = journal.unframe(last[:-1])[1] | {"asked": asked}
+    file.write_bytes(b"".join([*lines, journal.frame(journal.END, end)]))
+    return folder
+
+
+@pytest.fixture
+def fewer(tmp_path: Path) -> CheckResult:
+    return check(recorded(tmp_path / "one", 1, 3), recorded(tmp_path / "two", 1, 3))
+
+
+class TestFewerSteps:
+    def test_than_were_asked_for_decide_nothing(self, fewer: CheckResult) -> None:
+        assert fewer.outcome is Outcome.UNDECIDED
+        assert str(fewer) == "UNDECIDED: 1 of 3 steps were made; in these, no tensor differs"
+
+    def test_are_a_note(self, fewer: CheckResult) -> None:
+        note = fewer.fewer_steps
+        assert note is not None
+        assert (note.count, note.total) == (1, 3)
+
+    def test_with_a_difference_are_a_failure_all_the_same(self, tmp_path: Path) -> None:
+        noisy = tiny_train.record(tmp_path / "noisy", "--light", noise_seed=1)
+        other = recorded(tmp_path / "two", 1, 3, "--scale", "2")
+        result = check(recorded(tmp_path / "one", 1, 3), other, perturbed=[noisy])
+        assert result.outcome is Outcome.NOT_EQUIVALENT
+        assert result.fewer_steps is not None
+
+    def test_are_not_said_of_all_steps(self, tmp_path: Path) -> None:
+        result = check(recorded(tmp_path / "one", 3, 3), recorded(tmp_path / "two", 3, 3))
+        assert result.outcome is Outcome.EQUIVALENT
+        assert result.fewer_steps is None
+
+
+def test_a_run_that_died_at_its_exit_is_a_note(tmp_path: Path) -> None:
+    one, two = recorded(tmp_path / "one", 1, 1), recorded(tmp_path / "two", 1, 1)
+    write_death(one, "was killed by SIGABRT")
+    result = check(one, two)
+    assert result.outcome is Outcome.EQUIVALENT
+    assert [n.text for n in result.notes if n.topic is Topic.DIED_AT_EXIT] == [
+        "reference run was killed by SIGABRT"
+    ]
