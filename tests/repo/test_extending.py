@@ -87,6 +87,10 @@ def plain(folder: Path, noise_seed: int | None = None, width: int = 4) -> Path:
 
     def step() -> None:
         model(x).square().mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(0.1 * parameter.grad)
 
     record(folder, model, step, noise_seed=noise_seed)
     return folder

@@ -177,7 +177,7 @@ class Tapping:
         back = boundary_of(adapter, call.module, _GRADIENT[kind], slot, tensor)
         if boundary is None or (self._modules is not None and call.path not in self._modules):
             return tensor
-        if isinstance(tensor, nn.Parameter) and kind is Kind.INPUT:
+        if isinstance(tensor, nn.Parameter):
             # A consumer may need the object itself; its values are the reference's already.
             _record(self._context, call, kind, boundary, tensor)
             return tensor
@@ -205,8 +205,10 @@ class Tapping:
         replaced = self._reference(id_, call.microbatch, tensor, id_, None, boundary)
         if replaced is None or tensor.requires_grad:
             return tensor
-        to_local = self._context.adapter.to_local
-        return tensor if torch.equal(to_local(tensor)[0], to_local(replaced)[0]) else replaced
+        own, given = (self._context.adapter.to_local(each)[0] for each in (tensor, replaced))
+        if torch.equal(own, given) or (kind is Kind.INPUT and not _lies_within(given, own)):
+            return tensor
+        return replaced
 
     def _forward(self, call: Call, kind: Kind, boundary: BoundarySpec) -> Change:
         id_ = _id(self._context, call, kind, boundary.slot)
@@ -277,6 +279,13 @@ class _Tap(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
         grad = grads[0]
         return (None if grad is None else ctx.backward_change(grad)), None, None
+
+
+def _lies_within(given: torch.Tensor, own: torch.Tensor) -> bool:
+    """Whether whoever follows these indices stays where its own ones lead: ranks hold parts."""
+    if given.numel() == 0 or given.dtype == torch.bool:
+        return True
+    return bool(given.max() <= own.max() and given.min() >= own.min())
 
 
 def _same(grad: torch.Tensor) -> torch.Tensor:

@@ -161,11 +161,17 @@ def test_overwriting_records_the_natural_value_and_hands_on_the_reference(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("overwritten", "expected"), [("choose:output.0", [5, 6]), ("choose#1:input.0", [1, 6])]
+    ("overwritten", "start", "expected"),
+    [
+        pytest.param("choose:output.0", 0, [5, 6], id="output"),
+        pytest.param("choose#1:input.0", 7, [8, 6], id="input"),
+        pytest.param("choose#1:input.0", 0, [1, 2], id="input that leads too far"),
+    ],
 )
 def test_a_choice_of_a_module_is_overwritten_as_any_tensor(
-    tmp_path: Path, overwritten: str, expected: list[int]
+    tmp_path: Path, overwritten: str, start: int, expected: list[int]
 ) -> None:
+    """But for an index that is given to a module and is further than all that it was given."""
     met: list[int] = []
 
     def forward(model: Any, x: torch.Tensor) -> torch.Tensor:
@@ -173,7 +179,10 @@ def test_a_choice_of_a_module_is_overwritten_as_any_tensor(
         met.extend((int(first[0]), int(model.choose(first)[0])))
         return x
 
-    choose = Calling(lambda _, x: x.argmax(0) if x.is_floating_point() else x + 1)
+    def choice(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([start + 1, 0, 9 * (start > 0)]) if x.is_floating_point() else x + 1
+
+    choose = Calling(choice)
     model = Calling(forward, choose=choose)
     with hooked(tmp_path, model, fives(overwritten)):
         model(X)
@@ -196,22 +205,6 @@ def test_a_mask_goes_on_as_itself_unless_the_reference_has_another(
     assert (met[0] is given) == is_itself
     assert met[0].all()
     assert trace.value("user:input.0").equal(given)
-
-
-def test_a_parameter_that_a_module_returns_has_a_gradient_of_its_own(tmp_path: Path) -> None:
-    """A linear that leaves the addition of its bias to its caller, who may do it wrongly."""
-    bias = nn.Parameter(torch.ones(4))
-    linear = Calling(lambda _, x: (x * 2, bias))
-
-    def forward(model: Any, x: torch.Tensor) -> torch.Tensor:
-        output, added = model.linear(x)
-        return cast("torch.Tensor", output + added)
-
-    model = Calling(forward, linear=linear)
-    trace = run(tmp_path, model, fives("linear:grad_output.1"), X)
-    torch.testing.assert_close(trace.value("linear:grad_output.1"), (2 * (X * 2 + 1)).sum(0))
-    assert bias.grad is not None
-    assert (bias.grad == 5).all()
 
 
 def test_a_parameter_that_is_passed_to_a_module_goes_on_as_itself(tmp_path: Path) -> None:

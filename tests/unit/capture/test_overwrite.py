@@ -250,7 +250,7 @@ def test_what_belongs_to_a_parameter_is_overwritten_in_place(
 
 def test_what_is_kept_stays_as_it_was_but_for_noise(reference: Reference) -> None:
     reference.add(OUTPUT, VALUES)
-    own = VALUES + 1
+    own = VALUES + 0.3
     alone = reference.overwriter({OUTPUT: at(FULL)}, kept=[OUTPUT])
     noisy = reference.overwriter({OUTPUT: at(FULL)}, kept=[OUTPUT], noise_seed=1)
     found, moved = (each.value(OUTPUT, 0, own, OUTPUT, None) for each in (alone, noisy))
