@@ -14,6 +14,9 @@ from ttrace.core.alignment import Pair
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import as_terms
 
+# Chosen: two wrong losses may be wrong in opposite ways; shares of one are nearer by far more.
+_NEARER = 0.1
+
 
 def split_losses(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> dict[int, int]:
     """Steps whose loss is the sum or the mean of what ranks hold, and of how many."""
@@ -24,8 +27,8 @@ def split_losses(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> dict
             continue
         each = [comparator.gain(reference, p) for p in (*candidate.pieces, *candidate.replicas)]
         total = sum(each)
-        if len(set(each)) > 1 and min(abs(total - 1), abs(total / len(each) - 1)) < min(
-            abs(gain - 1) for gain in each
-        ):
+        alone = min(abs(gain - 1) for gain in each)
+        together = min(abs(total - 1), abs(total / len(each) - 1))
+        if len(set(each)) > 1 and together < _NEARER * alone:
             found[id_.step] = len(each)
     return found
