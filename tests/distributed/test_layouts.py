@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tracing import TrainConfig, check, explain, trace_here, trace_in_pool
+from tests.support.tracing import (
+    TrainConfig,
+    check,
+    explain,
+    trace_here,
+    trace_in_pool,
+    train_rank,
+)
 from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.lab.functions import WorkerPool
+from ttrace.lab.run import Function
+from zoo.trials import Trials
 
 LAYOUTS = {
     "ddp": TrainConfig(dp=2, data_parallel="ddp", microbatches=1),
@@ -77,22 +86,18 @@ def slots(result: CheckResult, kind: Kind) -> set[tuple[str, str]]:
     return {(r.id.module, r.id.slot) for r in result.tensors if r.id.kind is kind}
 
 
-def test_several_steps_are_judged_each(
-    pool: WorkerPool, reference: Reference, tmp_path: Path
-) -> None:
-    """By five perturbed runs: a near-zero gradient may move a parameter either way in the first.
+def test_several_steps_are_judged_each(trials: Trials) -> None:
+    """As `diff` compares: where one perturbed run leaves a step borderline, it makes more.
 
-    By one of them alone 3 of 6 alarm, below 3 times the tolerance, where `diff` runs more of them.
+    In the first step a gradient near zero may move a parameter either way, in each run another one.
     """
     config = TrainConfig(dp=2, tp=2, microbatches=2, steps=2)
     alone = TrainConfig(microbatches=1, steps=2)
-    plain, noisy = reference(config)
-    more = [
-        trace_in_pool(alone, tmp_path / f"noisy-{seed}", pool, noise_seed=seed)
-        for seed in range(2, 6)
-    ]
-    candidate = trace_in_pool(config, tmp_path / "candidate", pool)
-    result = check(plain, candidate, perturbed=[noisy, *more])
+    result = trials.compare(
+        Function(train_rank, arguments=(alone,)),
+        Function(train_rank, ranks=4, arguments=(config,)),
+        steps=2,
+    )
     assert result.exit_code == 0, explain(result)
     assert {r.id.step for r in result.tensors} == {0, 1}
 
