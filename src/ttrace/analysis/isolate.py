@@ -1,7 +1,7 @@
 """Isolation: plans for runs in which every module starts from the reference's values.
 
 Isolation in the whole of TTrace: plans are written here and kept by trace/plan.py;
-capture/boundary.py and capture/overwrite.py carry them out; check.check_isolated judges what came
+capture/tapping.py and capture/overwrite.py carry them out; check.check_isolated judges what came
 of it, and localize/isolated.py names what is itself wrong; lab/experiment.py makes the runs.
 """
 

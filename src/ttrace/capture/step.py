@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ttrace.adapters.base import Adapter
-from ttrace.capture.boundary import Boundary, Tapping, Watching
+from ttrace.capture.boundary import Boundary
 from ttrace.capture.buffers import Buffers
 from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import ModuleHooks
@@ -22,7 +22,9 @@ from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
+from ttrace.capture.tapping import Tapping
 from ttrace.capture.update import Update
+from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind, blocks_of
 from ttrace.core.record import Summary

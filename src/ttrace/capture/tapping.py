@@ -1,0 +1,163 @@
+"""Tapping: every use of a tensor by itself, as isolated runs need it.
+
+A tap is a private autograd function between producer and consumer. Each segment between two taps
+that overwrite starts from correct values, so what is wrong at its end was made wrong inside it.
+Taps regroup the sums of gradients, so a reference that is to be compared with an isolated run is
+recorded with taps as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Any
+
+import torch
+from torch import nn
+
+from ttrace.adapters.base import BoundarySpec
+from ttrace.capture.annotate import boundary_of
+from ttrace.capture.boundary import GRADIENT_OF, id_at, record_at
+from ttrace.capture.calls import Call
+from ttrace.capture.context import StepContext
+from ttrace.capture.overwrite import Overwriter
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.layout import Layout
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Tapping:
+    """Separates every use of a tensor by a tap, and overwrites what passes where it is told to."""
+
+    changes_inputs = True
+    changes_outputs = True
+
+    def __init__(
+        self,
+        context: StepContext,
+        overwriter: Overwriter | None = None,
+        modules: Set[str] | None = None,
+    ) -> None:
+        self._context = context
+        self._overwriter = overwriter
+        self._modules = modules  # at whose boundaries there are taps; None: at all
+
+    def meet(self, call: Call, kind: Kind, slot: str, tensor: torch.Tensor) -> torch.Tensor:
+        adapter = self._context.adapter
+        boundary = boundary_of(adapter, call.module, kind, slot, tensor)
+        back = boundary_of(adapter, call.module, GRADIENT_OF[kind], slot, tensor)
+        if boundary is None or (self._modules is not None and call.path not in self._modules):
+            return tensor
+        if isinstance(tensor, nn.Parameter):
+            # A consumer may need the object itself; its values are the reference's already.
+            record_at(self._context, call, kind, boundary, tensor)
+            return tensor
+        if not tensor.is_floating_point():
+            return self._without_gradient(call, kind, boundary, tensor)
+        forward = self._forward(call, kind, boundary)
+        backward: Change = _same
+        if back is not None:
+            value_id = id_at(self._context, call, kind, boundary.slot)
+            backward = self._backward(call, value_id, GRADIENT_OF[kind], back, tensor)
+        with torch.set_grad_enabled(tensor.requires_grad):
+            tapped: torch.Tensor = _Tap.apply(tensor, forward, backward)
+        adapter.inherit(tapped, tensor)
+        return tapped
+
+    def end(self) -> None:
+        return
+
+    def _without_gradient(
+        self, call: Call, kind: Kind, boundary: BoundarySpec, tensor: torch.Tensor
+    ) -> torch.Tensor:
+        """Masks, indices, what a router chose: the object itself unless its values are others."""
+        record_at(self._context, call, kind, boundary, tensor)
+        id_ = id_at(self._context, call, kind, boundary.slot)
+        replaced = self._reference(id_, call.microbatch, tensor, id_, None, boundary)
+        if replaced is None or tensor.requires_grad:
+            return tensor
+        own, given = (self._context.adapter.to_local(each)[0] for each in (tensor, replaced))
+        if torch.equal(own, given) or (kind is Kind.INPUT and not _lies_within(given, own)):
+            return tensor
+        return replaced
+
+    def _forward(self, call: Call, kind: Kind, boundary: BoundarySpec) -> Change:
+        id_ = id_at(self._context, call, kind, boundary.slot)
+        adapter = self._context.adapter
+
+        def forward(tensor: torch.Tensor) -> torch.Tensor:
+            record_at(self._context, call, kind, boundary, tensor)
+            replaced = self._reference(id_, call.microbatch, tensor, id_, None, boundary)
+            if replaced is not None:
+                return replaced
+            return adapter.wrap_like(adapter.to_local(tensor)[0].clone(), like=tensor)
+
+        return forward
+
+    def _backward(
+        self,
+        call: Call,
+        value_id: TensorId,
+        kind: Kind,
+        boundary: BoundarySpec,
+        tensor: torch.Tensor,
+    ) -> Change:
+        context, arrivals = self._context, self._context.arrivals
+        id_, layout = id_at(context, call, kind, boundary.slot), boundary.layout
+        gradient = (id_, call.microbatch)
+        if tensor.requires_grad and not arrivals.is_known(gradient):
+            arrivals.expect(gradient)
+
+        def backward(grad: torch.Tensor) -> torch.Tensor:
+            context.calls.backward_microbatch = call.microbatch
+            if not arrivals.came(gradient):
+                arrivals.arrive(gradient)
+            context.recorder.value(id_, grad, microbatch=call.microbatch, boundary=boundary)
+            replaced = self._reference(id_, call.microbatch, grad, value_id, layout, boundary)
+            return grad if replaced is None else replaced
+
+        def guarded(grad: torch.Tensor) -> torch.Tensor:
+            changed = context.guarded(str(id_), lambda: backward(grad))
+            return grad if changed is None else changed
+
+        return guarded
+
+    def _reference(
+        self,
+        id_: TensorId,
+        microbatch: int,
+        tensor: torch.Tensor,
+        position_id: TensorId,
+        inner: Layout | None,
+        boundary: BoundarySpec,
+    ) -> torch.Tensor | None:
+        """The values that overwrite this tensor; None where it is not overwritten."""
+        if self._overwriter is None:
+            return None
+        if boundary.rows:
+            return self._overwriter.sent(id_, microbatch, tensor, position_id, boundary.rows)
+        return self._overwriter.value(id_, microbatch, tensor, position_id, inner, boundary.dims)
+
+
+class _Tap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, forward: Change, backward: Change) -> torch.Tensor:
+        ctx.backward_change = backward
+        ctx.set_materialize_grads(False)
+        return forward(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
+        grad = grads[0]
+        return (None if grad is None else ctx.backward_change(grad)), None, None
+
+
+def _lies_within(given: torch.Tensor, own: torch.Tensor) -> bool:
+    """Whether whoever follows these indices stays where its own ones lead: ranks hold parts."""
+    if given.numel() == 0 or given.dtype == torch.bool:
+        return True
+    return bool(given.max() <= own.max() and given.min() >= own.min())
+
+
+def _same(grad: torch.Tensor) -> torch.Tensor:
+    return grad

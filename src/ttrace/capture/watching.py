@@ -1,0 +1,133 @@
+"""Watching: values are recorded as they pass, and gradients when they arrive."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ttrace.adapters.base import BoundarySpec
+from ttrace.capture.annotate import boundary_of
+from ttrace.capture.boundary import GRADIENT_OF, id_at, record_at
+from ttrace.capture.calls import Call
+from ttrace.capture.context import StepContext
+from ttrace.capture.noise import Noise
+from ttrace.capture.objects import ObjectMemory
+from ttrace.core.ids import Kind, TensorId
+
+
+class Watching:
+    """Records values as they pass, and gradients by a tensor hook on each.
+
+    Never by full backward hooks, which break programs that work in place.
+    """
+
+    changes_inputs = False
+
+    def __init__(self, context: StepContext, noise: Noise | None = None) -> None:
+        self._context = context
+        self._noise = noise
+        self.changes_outputs = noise is not None
+        self._watched: ObjectMemory[TensorId] = ObjectMemory()
+        self._noisy: ObjectMemory[TensorId] = ObjectMemory()
+        self._repeated: set[tuple[TensorId, int]] = set()
+        self._handles: list[RemovableHandle] = []
+
+    def meet(self, call: Call, kind: Kind, slot: str, tensor: torch.Tensor) -> torch.Tensor:
+        made = tensor
+        if kind is Kind.OUTPUT and self._noise is not None:
+            tensor = self._make_noisy(self._noise, call, slot, tensor)
+        context = self._context
+        boundary = boundary_of(context.adapter, call.module, kind, slot, tensor)
+        if boundary is None:
+            return tensor
+        record_at(context, call, kind, boundary, tensor)
+        backward = boundary_of(context.adapter, call.module, GRADIENT_OF[kind], slot, tensor)
+        if _expects_gradient(tensor) and backward is not None:
+            self._watch(call, GRADIENT_OF[kind], backward, tensor, made)
+        return tensor
+
+    def end(self) -> None:
+        for handle in self._handles:
+            handle.remove()  # a leaf may live on and be used in the next step
+        self._handles.clear()
+        self._watched.clear()
+        self._noisy.clear()
+        self._repeated.clear()
+
+    def _make_noisy(
+        self, noise: Noise, call: Call, slot: str, tensor: torch.Tensor
+    ) -> torch.Tensor:
+        if self._noisy.find(tensor) is not None:
+            return tensor  # a child returned it: noisy already
+        id_ = id_at(self._context, call, Kind.OUTPUT, slot)
+        with torch.set_grad_enabled(tensor.requires_grad):
+            noisy = noise.on(tensor, f"{id_}@{call.microbatch}")
+        self._noisy.keep(noisy, id_)
+        return noisy
+
+    def _watch(
+        self,
+        call: Call,
+        kind: Kind,
+        boundary: BoundarySpec,
+        tensor: torch.Tensor,
+        made: torch.Tensor,
+    ) -> None:
+        """Record the gradient of this tensor, over all its uses, when backward reaches it.
+
+        A module may go on with what it `made` before noise was added: that is a use, too.
+        """
+        context, arrivals = self._context, self._context.arrivals
+        id_ = id_at(context, call, kind, boundary.slot)
+        gradient = (id_, call.microbatch)
+        is_known = arrivals.is_known(gradient)
+        if is_known and (arrivals.came(gradient) or not call.recompute):
+            return
+        watched_as = self._watched.find(tensor)
+        if watched_as is not None:
+            if not is_known:
+                arrivals.settle(gradient)
+                context.recorder.mention(
+                    id_, tensor, microbatch=call.microbatch, same_as=watched_as
+                )
+            return
+        self._watched.keep(tensor, id_)
+        if is_known:
+            # The gradient flows through the original, through the repetition, or through both.
+            self._repeated.add(gradient)
+        else:
+            arrivals.expect(gradient)
+
+        def arrived(grad: torch.Tensor) -> torch.Tensor | None:
+            return context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
+
+        self._handles.append(made.register_hook(arrived))
+
+    def _arrived(
+        self, id_: TensorId, call: Call, boundary: BoundarySpec, grad: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The gradient that goes on instead; None leaves it as it is."""
+        context, gradient = self._context, (id_, call.microbatch)
+        context.calls.backward_microbatch = call.microbatch
+        if context.arrivals.came(gradient):
+            if gradient in self._repeated:
+                return None
+            raise RuntimeError("its gradient arrived twice; only the first is kept")
+        context.arrivals.arrive(gradient)
+        noisy = None
+        if self._noise is not None:
+            noisy = self._noise.on(grad, f"{id_}@{call.microbatch}")
+        value = grad if noisy is None else noisy
+        context.recorder.value(id_, value, microbatch=call.microbatch, boundary=boundary)
+        return noisy
+
+
+def _expects_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a gradient of this tensor will arrive that is not recorded as a parameter's.
+
+    A view made without autograd says that it requires a gradient when its base does, but gets none.
+    """
+    base = tensor._base  # noqa: SLF001  (no public way to ask)
+    detached_view = tensor.is_leaf and base is not None and base.requires_grad
+    return tensor.requires_grad and not detached_view and not isinstance(tensor, nn.Parameter)
