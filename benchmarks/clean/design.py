@@ -4,6 +4,7 @@
     cross           every architecture in every precision, in two of its layouts for each seed
     rows, width, depth   one size is swept, the others stay
     layouts         every layout of the language models, larger than in `cross`
+    steps           three steps in a row: what a step leaves behind is in the next
     large, devices  on a GPU alone: sizes that a CPU is too slow for, and a reference on the CPU
 
 Enters: a device. Leaves: cases, each once. Not a full product: that would be more than a million.
@@ -29,6 +30,7 @@ ROWS = (64, 512, 4096, 16_384, 65_536)
 WIDTHS = (32, 128, 512, 2048)
 DEPTHS = (1, 2, 4, 8)
 _CROSS_ROWS, _WIDTH_ROWS, _DEPTH_ROWS, _LAYOUT_ROWS = 512, 256, 512, 2048
+_STEPS = 3
 
 # Architectures of a sweep, each with the largest size that takes seconds rather than minutes.
 SWEPT_ROWS = {
@@ -43,6 +45,8 @@ SWEPT_ROWS = {
     "graphs": 16_384,
 }
 SWEPT_WIDTHS = {"layernorm": 2048, "mlp": 2048, "gpt2": 512, "llama": 512, "lstm": 512}
+STEPPED = ("gpt2", "llama", "mlp", "resnet-frozen", "lstm", "moe")
+_STEPPED_BY: tuple[OptimizerName, ...] = ("adamw", "sgd", "adamw-clip")
 SWEPT_DEPTHS = ("gpt2", "llama", "mlp", "resnet-frozen", "lstm", "mamba")
 
 _ALL_OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
@@ -60,6 +64,7 @@ def design(device: str = "cpu") -> list[Case]:
         *swept_widths(),
         *swept_depths(),
         *all_layouts(),
+        *several_steps(),
     ]
     if device == "cpu":
         cases = [_with_mkldnn(case) for case in cases]
@@ -140,6 +145,15 @@ def all_layouts() -> Iterator[Case]:
         for case in _repeated(architecture, _LAYOUT_ROWS):
             for layout in architecture.layouts:
                 yield replace(case, layout=layout, optimizer="adam", group="layouts")
+
+
+def several_steps() -> Iterator[Case]:
+    for name, optimizer in product(STEPPED, _STEPPED_BY):
+        for case in _repeated(architectures()[name], _CROSS_ROWS):
+            layout: LayoutName = "fsdp2" if case.seed % 2 else "ddp2"
+            yield replace(
+                case, layout=layout, optimizer=optimizer, steps=_STEPS, depth=1, group="steps"
+            )
 
 
 def _repeated(architecture: Architecture, rows: int) -> Iterator[Case]:

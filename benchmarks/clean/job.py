@@ -78,6 +78,7 @@ def _checked(case: Case, trials: Trials, versions: Versions) -> Sequence[Check]:
     trial = trials.run(
         Function(train_rank, arguments=(case.reference,)),
         Function(train_rank, ranks=LAYOUTS[case.layout].ranks, arguments=(case,)),
+        steps=case.steps,
     )
     return [
         check_of(

@@ -1,4 +1,4 @@
-"""A case: one correct training step, and the layout in which the candidate does it.
+"""A case: a correct training step (or several), and the layout in which the candidate does it.
 
     Case(architecture="llama", batch=8, positions=64, layout="fsdp2", dtype="bf16", seed=2)
 
@@ -31,7 +31,7 @@ AUTOCAST: dict[Dtype, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training step; `group` says why it is in the grid, and nothing of what it does."""
+    """Training steps on one batch; `group` says why it is in the grid, not what it does."""
 
     architecture: str
     batch: int  # samples of the global batch
@@ -42,6 +42,7 @@ class Case:
     layout: LayoutName = "ddp2"
     optimizer: OptimizerName = "adamw"
     seed: int = 1
+    steps: int = 1
     mkldnn: bool = False
     device: str = "cpu"
     reference_device: str = "cpu"
@@ -66,6 +67,8 @@ class Case:
             f"{self.batch}x{self.positions}",
             *(f"w{self.width}", f"d{self.depth}", f"s{self.seed}"),
         ]
+        if self.steps > 1:
+            parts.append(f"{self.steps}-steps")
         if self.mkldnn:
             parts.append("mkldnn")
         if self.device != "cpu":
@@ -81,7 +84,8 @@ class Case:
             "/"
         )
         samples, _, positions = batch.partition("x")
-        devices = [word for word in rest if word != "mkldnn"]
+        steps = [word for word in rest if word.endswith("-steps")]
+        devices = [word for word in rest if word not in ("mkldnn", *steps)]
         device = devices[0] if devices else "cpu"
         return cls(
             architecture=architecture,
@@ -93,6 +97,7 @@ class Case:
             layout=cast(LayoutName, layout),
             optimizer=cast(OptimizerName, optimizer),
             seed=int(seed[1:]),
+            steps=int(steps[0].removesuffix("-steps")) if steps else 1,
             mkldnn="mkldnn" in rest,
             device=device,
             reference_device=devices[1].removeprefix("from-") if devices[1:] else device,

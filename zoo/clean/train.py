@@ -1,4 +1,4 @@
-"""One training step of a case, on every rank of its layout; the reference is a layout of one.
+"""The training steps of a case, on every rank of its layout; the reference is a layout of one.
 
 Enters: a case. Leaves: a trace, where the run is traced, and the parameters and their gradients.
 """
@@ -49,12 +49,12 @@ def _train(case: Case) -> nn.Module:
     # not by its context manager, which sets what is for other devices too, and warns of it
     was_enabled = torch.backends.mkldnn.set_flags(case.mkldnn)[0]
     try:
-        return _step(case)
+        return _steps(case)
     finally:
         torch.backends.mkldnn.set_flags(was_enabled)
 
 
-def _step(case: Case) -> nn.Module:
+def _steps(case: Case) -> nn.Module:
     # the output is a view, as the warning says, but nobody changes it in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     architecture, layout = find_architecture(case.architecture), LAYOUTS[case.layout]
@@ -65,22 +65,24 @@ def _step(case: Case) -> nn.Module:
         case.device, init_scale=SCALE, enabled=case.dtype == "fp16-scaler"
     )
     tracer = ttrace.attach(model, optimizers)
-    with tracer.step():
-        batches = layout.mine(batch)
-        for part in batches:
-            is_last = part is batches[-1]
-            with nullcontext() if is_last else unreduced(model):
-                with _autocast(case):
-                    loss = architecture.loss(model(*part.inputs), part.target)
-                scaler.scale(loss / len(batches)).backward()
-        sum_shared_gradients(model)
-        for optimizer in optimizers:
-            scaler.unscale_(optimizer)
-        if case.optimizer == "adamw-clip":
-            clip_grad_norm_(model.parameters(), MAX_NORM)
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
+    for _ in range(case.steps):
+        model.zero_grad()
+        with tracer.step():
+            batches = layout.mine(batch)
+            for part in batches:
+                is_last = part is batches[-1]
+                with nullcontext() if is_last else unreduced(model):
+                    with _autocast(case):
+                        loss = architecture.loss(model(*part.inputs), part.target)
+                    scaler.scale(loss / len(batches)).backward()
+            sum_shared_gradients(model)
+            for optimizer in optimizers:
+                scaler.unscale_(optimizer)
+            if case.optimizer == "adamw-clip":
+                clip_grad_norm_(model.parameters(), MAX_NORM)
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
     return model
 
 
