@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ttrace.analysis.batch import Batch, MicrobatchKey, Part
+from ttrace.analysis.batch import Batch, MicrobatchKey, Part, Stream
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Run
 from ttrace.core.record import Location, RankInfo, Record, Summary
@@ -52,8 +52,8 @@ def trace_of(*records: Record, axes: Axes | None = None) -> Trace:
 def batch_of(size: int, parts: Mapping[tuple[int, int], tuple[int, int]]) -> Batch:
     """A batch of step 0: (rank, microbatch) -> first sample and how many."""
     return Batch(
-        sizes={0: size},
-        parts={MicrobatchKey(0, *key): Part((Run(*run),)) for key, run in parts.items()},
+        sizes={Stream(0): size},
+        parts={MicrobatchKey(Stream(0), *key): Part((Run(*run),)) for key, run in parts.items()},
     )
 
 

@@ -2,8 +2,9 @@
 
 Data-parallel ranks and accumulated microbatches are keys of the batch dimension, context-parallel
 ranks of the positions. Who holds what is decided by samplers and slicing that no framework exposes,
-so it is read off the model's inputs. Pipeline stages that see no model input hold what the first
-stage held. How the samples of two traces correspond is found by align/matching.py.
+so it is read off the model's inputs, of several models each by its own. Pipeline stages that see no
+model input hold what the first stage held. How the samples of two traces correspond is found by
+align/matching.py.
 """
 
 from __future__ import annotations
@@ -16,20 +17,28 @@ from typing import NamedTuple
 import torch
 import xxhash
 
-from ttrace.core.ids import Kind, TensorId
+from ttrace.core.ids import Kind, TensorId, root_of
 from ttrace.core.layout import Run, Runs
 from ttrace.core.record import RankInfo, Record
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 
 Rows = Sequence[torch.Tensor]
-ModelInputs = Mapping[int, Mapping["MicrobatchKey", Rows]]  # by step
+ModelInputs = Mapping["Stream", Mapping["MicrobatchKey", Rows]]
+
+
+class Stream(NamedTuple):
+    """What one model works on in one step, with gradients or apart: it has samples of its own."""
+
+    step: int
+    root: str = ""
+    apart: bool = False
 
 
 class MicrobatchKey(NamedTuple):
-    """One microbatch of one rank in one step."""
+    """One microbatch of one rank."""
 
-    step: int
+    stream: Stream
     rank: int
     microbatch: int
 
@@ -44,12 +53,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The part of every (step, rank, microbatch) in the global batch of that step."""
+    """The part of every microbatch of every rank in the global batch of its stream."""
 
-    sizes: dict[int, int]  # step -> number of samples
+    sizes: dict[Stream, int]  # number of samples
     parts: dict[MicrobatchKey, Part]
-    rows: dict[int, tuple[str, ...]] = field(default_factory=dict)  # step -> digest of every sample
-    lengths: dict[int, int] = field(default_factory=dict)  # step -> positions, where ranks split it
+    rows: dict[Stream, tuple[str, ...]] = field(default_factory=dict)  # digest of every sample
+    lengths: dict[Stream, int] = field(default_factory=dict)  # positions, where ranks split them
     dim: int = 0
     notes: tuple[str, ...] = ()
 
@@ -72,21 +81,21 @@ class Batch:
 
     def splits_of_batch(self) -> tuple[int, ...]:
         """Into how many parts the batch is split: over ranks, over microbatches, over both."""
-        parts = {(part, microbatch) for (_, _, microbatch), part in self.parts.items()}
-        microbatches = len({microbatch for _, microbatch in parts}) or 1
-        sequences = len({part.positions for part, _ in parts}) or 1
-        ranks = max(1, len(parts) // microbatches)
-        return tuple(sorted({len(parts) or 1, microbatches, ranks, sequences, ranks // sequences}))
+        models: dict[str, set[tuple[Part, int]]] = defaultdict(set)
+        for (stream, _, microbatch), part in self.parts.items():
+            if not stream.apart:
+                models[stream.root].add((part, microbatch))
+        return tuple(sorted(set().union(*map(_splits, models.values())) or {1}))
 
     def peers(self, key: MicrobatchKey) -> tuple[int, ...]:
         """The ranks that hold the same part in the same microbatch, in order."""
-        step, _, microbatch = key
+        stream, _, microbatch = key
         mine = self.parts.get(key)
         return tuple(
             sorted(
                 rank
                 for (s, rank, m), part in self.parts.items()
-                if s == step and m == microbatch and part == mine
+                if s == stream and m == microbatch and part == mine
             )
         )
 
@@ -101,10 +110,10 @@ def digest(values: torch.Tensor) -> str:
 
 def own_batch(trace: Trace, inputs: ModelInputs) -> Batch:
     """The batch of a trusted trace: microbatches by data-parallel index, then number."""
-    sizes: dict[int, int] = {}
+    sizes: dict[Stream, int] = {}
     parts: dict[MicrobatchKey, Part] = {}
-    rows: dict[int, tuple[str, ...]] = {}
-    for step, rows_of in inputs.items():
+    rows: dict[Stream, tuple[str, ...]] = {}
+    for stream, rows_of in inputs.items():
         digests = {key: [digest(row) for row in held] for key, held in rows_of.items()}
         order: list[str] = []
         placed: dict[object, Part] = {}
@@ -114,17 +123,17 @@ def own_batch(trace: Trace, inputs: ModelInputs) -> Batch:
                 placed[group] = Part((Run(len(order), len(digests[key])),))
                 order += digests[key]
             parts[key] = placed[group]
-        sizes[step] = len(order)
-        rows[step] = tuple(order)
-        parts |= adopted(trace, step, parts)
+        sizes[stream] = len(order)
+        rows[stream] = tuple(order)
+        parts |= adopted(trace, stream, parts)
     return Batch(sizes=sizes, parts=parts, rows=rows)
 
 
 def adopted(
-    trace: Trace, step: int, parts: Mapping[MicrobatchKey, Part]
+    trace: Trace, stream: Stream, parts: Mapping[MicrobatchKey, Part]
 ) -> dict[MicrobatchKey, Part]:
     """Parts of ranks that see no model input: those of the rank that stands nearest to them."""
-    donors = {rank for s, rank, _ in parts if s == step}
+    donors = {rank for s, rank, _ in parts if s == stream}
     taken: dict[MicrobatchKey, Part] = {}
     for rank, found in trace.ranks.items():
         info = found.info
@@ -133,8 +142,8 @@ def adopted(
             continue
         donor = max(near, key=lambda d: (_common_axes(trace.ranks[d].info, info), -d))
         for (s, owner, microbatch), part in parts.items():
-            if (s, owner) == (step, donor):
-                taken[MicrobatchKey(step, rank, microbatch)] = part
+            if (s, owner) == (stream, donor):
+                taken[MicrobatchKey(stream, rank, microbatch)] = part
     return taken
 
 
@@ -158,26 +167,34 @@ def in_order(trace: Trace, keys: Mapping[MicrobatchKey, object]) -> list[Microba
 
 def read_model_inputs(trace: Trace, spans: SpanReader) -> ModelInputs:
     """Rows of the tensor that tells samples apart: the first integer input of the first module."""
-    inputs: dict[int, dict[MicrobatchKey, Rows]] = defaultdict(dict)
-    for step in trace.steps:
-        candidates = [
-            (id_, records)
-            for id_, records in trace.by_id().items()
-            if id_.step == step and id_.kind is Kind.INPUT and id_.call == 0 and records[0].shape
-        ]
-        if candidates:
-            _, records = min(candidates, key=lambda item: _preference(*item))
-            for record in records:
-                if not record.recompute:
-                    rows = tuple(spans.load(record))
-                    key = MicrobatchKey(step, record.rank, record.microbatch)
-                    inputs[step][key] = rows
+    candidates: dict[Stream, list[tuple[TensorId, list[Record]]]] = defaultdict(list)
+    for id_, records in trace.by_id().items():
+        if id_.kind is Kind.INPUT and id_.call == 0 and records[0].shape:
+            candidates[stream_of(trace, id_)].append((id_, records))
+    inputs: dict[Stream, dict[MicrobatchKey, Rows]] = defaultdict(dict)
+    for stream, found in sorted(candidates.items()):
+        _, records = min(found, key=lambda item: _preference(stream, *item))
+        for record in records:
+            if not record.recompute:
+                key = MicrobatchKey(stream, record.rank, record.microbatch)
+                inputs[stream][key] = tuple(spans.load(record))
     return inputs
 
 
-def _preference(id_: TensorId, records: list[Record]) -> tuple[bool, bool, int]:
+def stream_of(trace: Trace, id_: TensorId) -> Stream:
+    return Stream(id_.step, root_of(id_.module, trace.roots), id_.apart)
+
+
+def _preference(stream: Stream, id_: TensorId, records: list[Record]) -> tuple[bool, bool, int]:
     integer = records[0].dtype.startswith(("int", "uint"))
-    return id_.module != "", not integer, min(record.sequence for record in records)
+    return id_.module != stream.root, not integer, min(record.sequence for record in records)
+
+
+def _splits(parts: set[tuple[Part, int]]) -> set[int]:
+    microbatches = len({microbatch for _, microbatch in parts}) or 1
+    sequences = len({part.positions for part, _ in parts}) or 1
+    ranks = max(1, len(parts) // microbatches)
+    return {len(parts) or 1, microbatches, ranks, sequences, ranks // sequences}
 
 
 def _count(runs: Runs) -> int:

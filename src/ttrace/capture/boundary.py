@@ -14,6 +14,7 @@ recorded with taps as well.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -91,7 +92,7 @@ class Watching:
     ) -> torch.Tensor:
         if self._noisy.find(tensor) is not None:
             return tensor  # a child returned it: noisy already
-        id_ = _id(self._context, call, Kind.OUTPUT, slot)
+        id_ = self._context.id_in(call, Kind.OUTPUT, slot)
         with torch.set_grad_enabled(tensor.requires_grad):
             noisy = noise.on(tensor, f"{id_}@{call.microbatch}")
         self._noisy.keep(noisy, id_)
@@ -100,7 +101,7 @@ class Watching:
     def _watch(self, call: Call, kind: Kind, boundary: BoundarySpec, tensor: torch.Tensor) -> None:
         """Record the gradient of this tensor, over all its uses, when backward reaches it."""
         context, arrivals = self._context, self._context.arrivals
-        id_ = _id(context, call, kind, boundary.slot)
+        id_ = context.id_in(call, kind, boundary.slot)
         gradient = (id_, call.microbatch)
         is_known = arrivals.is_known(gradient)
         if is_known and (arrivals.came(gradient) or not call.recompute):
@@ -130,12 +131,15 @@ class Watching:
     ) -> torch.Tensor | None:
         """The gradient that goes on instead; None leaves it as it is."""
         context, gradient = self._context, (id_, call.microbatch)
-        context.calls.backward_microbatch = call.microbatch
-        if context.arrivals.came(gradient):
-            if gradient in self._repeated:
-                return None
+        context.calls.arrive(call)
+        arrivals, number = context.arrivals, context.calls.passes
+        if arrivals.came(gradient) and (
+            gradient in self._repeated or context.adapter.is_weight_pass()
+        ):
+            return None
+        if arrivals.came_by(gradient, number):
             raise RuntimeError("its gradient arrived twice; only the first is kept")
-        context.arrivals.arrive(gradient)
+        id_ = replace(id_, turn=arrivals.arrive(gradient, number))
         noisy = None
         if self._noise is not None:
             noisy = self._noise.on(grad, f"{id_}@{call.microbatch}")
@@ -170,7 +174,7 @@ class Tapping:
             return passed if kind is Kind.OUTPUT else tensor
         backward: Change = _same
         if back is not None:
-            value_id = _id(self._context, call, kind, boundary.slot)
+            value_id = self._context.id_in(call, kind, boundary.slot)
             backward = self._backward(call, value_id, _GRADIENT[kind], back, tensor)
         with torch.set_grad_enabled(tensor.requires_grad):
             tapped: torch.Tensor = _Tap.apply(tensor, forward, backward)
@@ -181,7 +185,7 @@ class Tapping:
         return
 
     def _forward(self, call: Call, kind: Kind, boundary: BoundarySpec) -> Change:
-        id_ = _id(self._context, call, kind, boundary.slot)
+        id_ = self._context.id_in(call, kind, boundary.slot)
         adapter = self._context.adapter
 
         def forward(tensor: torch.Tensor) -> torch.Tensor:
@@ -202,17 +206,16 @@ class Tapping:
         tensor: torch.Tensor,
     ) -> Change:
         context, arrivals = self._context, self._context.arrivals
-        id_, layout = _id(context, call, kind, boundary.slot), boundary.layout
+        id_, layout = context.id_in(call, kind, boundary.slot), boundary.layout
         gradient = (id_, call.microbatch)
         if tensor.requires_grad and not arrivals.is_known(gradient):
             arrivals.expect(gradient)
 
         def backward(grad: torch.Tensor) -> torch.Tensor:
-            context.calls.backward_microbatch = call.microbatch
-            if not arrivals.came(gradient):
-                arrivals.arrive(gradient)
-            context.recorder.value(id_, grad, microbatch=call.microbatch, boundary=boundary)
-            replaced = self._reference(id_, call.microbatch, grad, value_id, layout, boundary)
+            context.calls.arrive(call)
+            by = replace(id_, turn=arrivals.arrive(gradient, context.calls.passes))
+            context.recorder.value(by, grad, microbatch=call.microbatch, boundary=boundary)
+            replaced = self._reference(by, call.microbatch, grad, value_id, layout, boundary)
             return grad if replaced is None else replaced
 
         def guarded(grad: torch.Tensor) -> torch.Tensor:
@@ -255,15 +258,11 @@ def _same(grad: torch.Tensor) -> torch.Tensor:
     return grad
 
 
-def _id(context: StepContext, call: Call, kind: Kind, slot: str) -> TensorId:
-    return context.id(call.path, kind, slot, call=call.number)
-
-
 def _record(
     context: StepContext, call: Call, kind: Kind, boundary: BoundarySpec, tensor: torch.Tensor
 ) -> None:
     context.recorder.value(
-        _id(context, call, kind, boundary.slot),
+        context.id_in(call, kind, boundary.slot),
         tensor,
         microbatch=call.microbatch,
         recompute=call.recompute,

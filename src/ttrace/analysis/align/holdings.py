@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
-from ttrace.analysis.batch import Batch, MicrobatchKey, Part
+from ttrace.analysis.batch import Batch, MicrobatchKey, Part, stream_of
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record
 from ttrace.trace.reader import Trace
@@ -26,9 +25,14 @@ class Holdings:
         self.batch = batch
         self._shared: dict[TensorId, bool] = {}
 
+    def key(self, record: Record) -> MicrobatchKey:
+        """The microbatch that a record is of: that of the rank whose samples they are."""
+        rank = record.rank if record.origin is None else record.origin
+        return MicrobatchKey(stream_of(self.trace, record.id), rank, record.microbatch)
+
     def part(self, record: Record) -> Part | None:
         """The part of the batch that this record is of."""
-        return self.batch.parts.get(key_of(record))
+        return self.batch.parts.get(self.key(record))
 
     def axes(self, rank: int) -> Axes:
         """The coordinates of a rank."""
@@ -36,7 +40,7 @@ class Holdings:
 
     def peers(self, record: Record) -> tuple[int, ...]:
         """The ranks that hold the same samples in this microbatch; all where that is not known."""
-        return self.batch.peers(key_of(record)) or tuple(sorted(self.trace.ranks))
+        return self.batch.peers(self.key(record)) or tuple(sorted(self.trace.ranks))
 
     def peers_differ(self, records: Sequence[Record]) -> bool:
         """Whether ranks with the same samples hold different bytes: then these are no replicas."""
@@ -49,7 +53,7 @@ class Holdings:
 
     def same_for_all_samples(self, record: Record) -> bool:
         """A position table, a mask: microbatches of other samples hold the same bytes."""
-        forward = forward_of(record.id)
+        forward = record.id.forward
         if forward not in self._shared:
             digests: dict[Part | None, set[object]] = defaultdict(set)
             for other in self.trace.by_id().get(forward, []):
@@ -64,21 +68,10 @@ class Holdings:
 
     def group(self, record: Record) -> Group:
         """Records of one group are of the same part of the batch."""
-        return self.group_at(key_of(record))
+        return self.group_at(self.key(record))
 
     def group_at(self, key: MicrobatchKey) -> Group:
         return self.batch.parts.get(key), key[2]
-
-
-def key_of(record: Record) -> MicrobatchKey:
-    """The microbatch that a record is of: that of the rank whose samples they are."""
-    rank = record.rank if record.origin is None else record.origin
-    return MicrobatchKey(record.id.step, rank, record.microbatch)
-
-
-def forward_of(id_: TensorId) -> TensorId:
-    """The value that a gradient belongs to; a value itself."""
-    return replace(id_, kind=id_.kind.forward)
 
 
 def without(axes: Axes, left_out: Sequence[str]) -> Axes:

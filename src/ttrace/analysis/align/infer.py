@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ttrace.analysis.align.cuts import Cut, Shape, cuts, grown
-from ttrace.analysis.align.holdings import Holdings, key_of, without
+from ttrace.analysis.align.holdings import Holdings, without
 from ttrace.core.layout import Layout, Run
 from ttrace.core.record import Record
 
@@ -33,7 +33,7 @@ class OwnShape:
 
 def own_shape(holdings: Holdings, records: Sequence[Record]) -> OwnShape:
     """The logical shape as far as this trace alone can tell."""
-    record = max(records, key=lambda record: holdings.batch.held(key_of(record)))
+    record = max(records, key=lambda record: holdings.batch.held(holdings.key(record)))
     shape = record.shape if record.layout is None else record.layout.shape
     whole = _whole_batch(holdings, record, shape)
     if shape and record.layout is None and holdings.peers_differ(records):
@@ -43,7 +43,7 @@ def own_shape(holdings: Holdings, records: Sequence[Record]) -> OwnShape:
 
 def _whole_batch(holdings: Holdings, record: Record, shape: Shape) -> Shape:
     """The shape with its batch dim grown from this microbatch to the whole batch."""
-    key = key_of(record)
+    key = holdings.key(record)
     if not record.id.kind.is_activation or not holdings.batch.splits(key) or not shape:
         return shape
     # A constant (a mask, zeros) is the same for all samples too, but has a row for each.
@@ -57,7 +57,7 @@ def _whole_batch(holdings: Holdings, record: Record, shape: Shape) -> Shape:
 
 def _more_samples(holdings: Holdings, record: Record, shape: Shape) -> Shape:
     """The record's layout says all but the samples."""
-    key, dim = key_of(record), record.batch_dim
+    key, dim = holdings.key(record), record.batch_dim
     held = holdings.batch.held(key)
     if dim is None or dim < 0 or not held or shape[dim] % held:
         return shape
@@ -66,7 +66,7 @@ def _more_samples(holdings: Holdings, record: Record, shape: Shape) -> Shape:
 
 
 def cuts_of(holdings: Holdings, record: Record, shape: Shape) -> list[Cut]:
-    key, dim = key_of(record), record.batch_dim
+    key, dim = holdings.key(record), record.batch_dim
     if dim is None:
         return cuts(holdings.batch, key, shape)
     if dim < 0 or shape[dim] % holdings.batch.sizes[key[0]]:
@@ -82,7 +82,7 @@ def is_shard_of_table(
     holdings: Holdings, record: Record, records: Sequence[Record], shape: Shape
 ) -> bool:
     """The same for all samples, without a row for each, and other ranks hold other parts."""
-    key, dim = key_of(record), holdings.batch.dim
+    key, dim = holdings.key(record), holdings.batch.dim
     per_sample = holdings.batch.held(key), holdings.batch.sizes[key[0]]
     if not shape or (record.shape[dim], shape[dim]) == per_sample:
         return False
@@ -98,12 +98,12 @@ def adds_to_gathered(
     """
     if not cut.gathered or not record.id.kind.is_gradient_of_activation:
         return False
-    mine = holdings.batch.parts[key_of(record)]
+    mine = holdings.batch.parts[holdings.key(record)]
     digests = {
         other.location.xxh3
         for other in records
         if other.location is not None and other.microbatch == record.microbatch
-        if holdings.batch.parts[key_of(other)].samples == mine.samples
+        if holdings.batch.parts[holdings.key(other)].samples == mine.samples
     }
     return len(digests) > 1
 

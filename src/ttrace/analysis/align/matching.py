@@ -18,6 +18,7 @@ from ttrace.analysis.batch import (
     ModelInputs,
     Part,
     Rows,
+    Stream,
     adopted,
     digest,
     group_of,
@@ -44,36 +45,37 @@ def _match(source: Source, other: Source) -> Batch:
     """The batch of one trace, every row, or part of a row, found among the rows of another."""
     trace, base = source.trace, other.batch
     parts: dict[MicrobatchKey, Part] = {}
-    lengths: dict[int, int] = {}
+    lengths: dict[Stream, int] = {}
     notes: list[str] = []
-    for step, held in source.model_inputs.items():
-        if step not in base.sizes:
+    for stream, held in source.model_inputs.items():
+        if stream not in base.sizes:
             continue
         order = in_order(trace, held)
         rows = {key: held[key] for key in order}
         groups = {key: group_of(trace, key, [digest(r) for r in held[key]]) for key in order}
-        whole = find_rows(rows, groups, base.rows[step])
+        whole = find_rows(rows, groups, base.rows[stream])
         found = None if whole is None else {s: Part(runs) for s, runs in whole.items()}
-        if found is None and (samples := _samples(base, step, other.model_inputs)) is not None:
+        if found is None and (samples := _samples(base, stream, other.model_inputs)) is not None:
             chunks = find_chunks(rows, groups, samples)
             if chunks is not None:
                 found = {key: Part(*runs) for key, runs in chunks.items()}
-                lengths[step] = len(samples[0])
+                lengths[stream] = len(samples[0])
         if found is None:
             notes.append(
-                f"step {step}: the candidate's model inputs are not rows of the reference's; "
-                "samples are placed by data-parallel index and microbatch number instead"
+                f"step {stream.step}: the candidate's model inputs are not rows of the "
+                "reference's; samples are placed by data-parallel index and microbatch number "
+                "instead"
             )
             found = _by_position(order, groups, rows)
         parts |= found
-        parts |= adopted(trace, step, parts)
+        parts |= adopted(trace, stream, parts)
     return Batch(sizes=base.sizes, parts=parts, rows=base.rows, lengths=lengths, notes=tuple(notes))
 
 
-def _samples(base: Batch, step: int, inputs: ModelInputs) -> list[torch.Tensor] | None:
+def _samples(base: Batch, stream: Stream, inputs: ModelInputs) -> list[torch.Tensor] | None:
     """Every sample of a batch of whole sequences of one length, in order."""
     samples: dict[int, torch.Tensor] = {}
-    for key, rows in inputs.get(step, {}).items():
+    for key, rows in inputs.get(stream, {}).items():
         if key not in base.parts or base.held_positions(key):
             return None
         indices = [i for run in base.parts[key].samples for i in run.indices]

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ttrace.analysis.align.cuts import Cut, Shape
-from ttrace.analysis.align.holdings import Group, Holdings, key_of
+from ttrace.analysis.align.holdings import Group, Holdings
 from ttrace.analysis.align.infer import (
     OwnShape,
     adds_to_gathered,
@@ -99,7 +99,7 @@ class Placer:
     def _place(self, record: Record, records: Sequence[Record], shape: Shape) -> Placed:
         known = record.layout
         local = record.shape if known is None else known.shape
-        key = key_of(record)
+        key = self._holdings.key(record)
         split = record.id.kind.is_activation and self._holdings.batch.splits(key)
         reordered = split and self._holdings.batch.reorders(key)
         shared = split and not reordered

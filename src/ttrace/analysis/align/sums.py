@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ttrace.analysis.align.holdings import Group, Holdings, forward_of, without
+from ttrace.analysis.align.holdings import Group, Holdings, without
+from ttrace.analysis.batch import stream_of
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.core.logical import Piece
@@ -125,10 +126,12 @@ def _require_all_groups(holdings: Holdings, records: Sequence[Record]) -> None:
         return  # a parameter that a microbatch does not use gets nothing from it
     if id_.kind is Kind.LOSS:
         stored = {record.microbatch for record in holdings.trace.by_id()[id_]}
-        shards = [key for key in holdings.batch.parts if key[0] == id_.step]
+        shards = [
+            key for key in holdings.batch.parts if key.stream == stream_of(holdings.trace, id_)
+        ]
         expected = {holdings.group_at(s) for s in shards if s[2] in stored}
     else:
-        forward = holdings.trace.by_id().get(forward_of(id_), [])
+        forward = holdings.trace.by_id().get(id_.forward, [])
         expected = {holdings.group(record) for record in forward}
     found = {holdings.group(record) for record in records}
     if all(part is not None and part.positions for part, _ in found):
