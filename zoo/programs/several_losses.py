@@ -22,6 +22,13 @@ PROGRAMS = (
         candidate=Run("two_losses_ddp", ranks=2),
         steps=2,
     ),
+    Program(
+        name="two-models",
+        style=_STYLE,
+        reference=Run("two_models_ddp"),
+        candidate=Run("two_models_ddp", ranks=2),
+        steps=2,
+    ),
 )
 
 WRONG = (
@@ -57,5 +64,19 @@ WRONG = (
             ),
         ),
         expected=(Blame.of("value", phase=Phase.GRADIENT_REDUCTION),),
+    ),
+    Wrong(
+        name="two-models/regularisation-by-rank",
+        program="two-models",
+        title="rank 1 weighs the loss of the second use more",
+        edits=(Edit("regularisation = 0.1 *", "regularisation = (0.1 + 0.05 * rank) *"),),
+        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+    ),
+    Wrong(
+        name="two-models/same-part",
+        program="two-models",
+        title="every rank encodes the first part of the batch",
+        edits=(Edit("code = encoder(x[mine])", "code = encoder(x[: 8 // world])"),),
+        expected=(Blame.at(Stage.MODEL_INPUT, Phase.INPUTS),),
     ),
 )

@@ -112,14 +112,28 @@ def _claim(folder: Path, rank: int) -> int:
                 os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
                 0o666,
             )
+    if _writer_of(folder) == os.getpid():
+        raise UsageError(
+            "this process is traced already: call ttrace.attach once, with everything that is "
+            'trained, as ttrace.attach({"generator": g, "critic": c}, [optimizer_g, optimizer_c])'
+        )
     raise UsageError(
         f"{folder} already holds files, and a trace is never overwritten: choose another folder or "
         f"remove this one; if the run is new, two of its processes may both claim rank {rank}"
     )
 
 
+def _writer_of(folder: Path) -> int | None:
+    """The process that wrote the manifest, where it says so."""
+    try:
+        found = json.loads((folder / journal.MANIFEST).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return found.get("pid") if isinstance(found, dict) else None
+
+
 def _write_manifest(folder: Path, info: RankInfo, version: int) -> None:
-    manifest = {"format": journal.FORMAT, "version": version, **info.to_json()}
+    manifest = {"format": journal.FORMAT, "version": version, "pid": os.getpid(), **info.to_json()}
     temporary = folder / f"{journal.MANIFEST}.tmp"
     temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
     temporary.replace(folder / journal.MANIFEST)

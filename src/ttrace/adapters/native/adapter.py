@@ -53,7 +53,8 @@ class NativeAdapter(Adapter):
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         seen: set[int] = set()
-        for path, module in (found for root in self.roots for found in walk(root)):
+        stages = self._pipeline.stages
+        for path, module in (found for stage in stages for found in walk(stage.module, stage.name)):
             if id(module) not in seen:
                 seen.add(id(module))
                 yield path, module

@@ -1,13 +1,14 @@
 """The part of a model that one rank holds: all of it, or the stages of a pipeline.
 
-Enters: what a script passes to `attach`. Leaves: the modules to watch, which of them stand at the
-ends of the model, and the number of the microbatch that a stage works on. A schedule of
-torch.distributed.pipelining first runs every stage once to learn shapes: that is a rehearsal.
+Enters: what a script passes to `attach`. Leaves: the modules to watch, what each is called where
+they are several models, which of them stand at the ends of the model, and the number of the
+microbatch that a stage works on. A schedule of torch.distributed.pipelining first runs every stage
+once to learn shapes: that is a rehearsal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,13 @@ from ttrace.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePart:
-    """A module that takes the model's inputs if it is first, and gives its outputs if last."""
+    """A module that takes the model's inputs if it is first, and gives its outputs if last.
+
+    `name` is the path of a model among several; a model alone, and all of its stages, have none.
+    """
 
     module: nn.Module
+    name: str = ""
     is_first: bool = True
     is_last: bool = True
 
@@ -33,8 +38,9 @@ class Pipeline:
     """The stages of this rank, and what it is doing with them."""
 
     def __init__(self, model: Any) -> None:
-        parts = model if isinstance(model, Sequence) and model else [model]
-        self.stages = [_stage(part) for part in parts]
+        named = _named(model)
+        parts = [part for _, part in named]
+        self.stages = [_stage(part, name) for name, part in named]
         self._scheduled = any(isinstance(part, _PipelineStageBase) for part in parts)
         self.microbatch: int | None = None
 
@@ -60,12 +66,23 @@ class Pipeline:
             yield
 
 
-def _stage(part: Any) -> PipelinePart:
+def _named(model: Any) -> list[tuple[str, Any]]:
+    """Every part with its name: models in a list go by their index."""
+    if isinstance(model, Mapping) and model:
+        return [(str(name), part) for name, part in model.items()]
+    if not isinstance(model, Sequence) or not model:
+        return [("", model)]
+    are_models = len(model) > 1 and all(isinstance(part, nn.Module) for part in model)
+    return [(str(index) if are_models else "", part) for index, part in enumerate(model)]
+
+
+def _stage(part: Any, name: str) -> PipelinePart:
     if isinstance(part, _PipelineStageBase):
         return PipelinePart(module=part.submod, is_first=part.is_first, is_last=part.is_last)
     if isinstance(part, nn.Module):
-        return PipelinePart(module=part)
+        return PipelinePart(module=part, name=name)
     raise UsageError(
-        "ttrace.attach needs the model: a torch.nn.Module, a PipelineStage, or a list of the "
-        f"PipelineStages of this rank; found {type(part).__name__}"
+        "ttrace.attach needs the model: a torch.nn.Module, several in a list or by name in a dict, "
+        "a PipelineStage, or a list of the PipelineStages of this rank; found "
+        f"{type(part).__name__}"
     )

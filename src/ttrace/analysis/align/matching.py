@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import torch
 
+from ttrace.analysis.align.follow import follow
 from ttrace.analysis.align.lookup import find_chunks, find_rows
 from ttrace.analysis.batch import (
     Batch,
@@ -26,6 +27,8 @@ from ttrace.analysis.batch import (
 )
 from ttrace.analysis.sources import Source
 from ttrace.core.layout import Run
+
+_Held = dict[MicrobatchKey, Rows]
 
 
 def match_batches(reference: Source, candidate: Source) -> tuple[Batch, Batch]:
@@ -47,12 +50,12 @@ def _match(source: Source, other: Source) -> Batch:
     parts: dict[MicrobatchKey, Part] = {}
     lengths: dict[Stream, int] = {}
     notes: list[str] = []
+    computed: list[tuple[_Held, dict[MicrobatchKey, object]]] = []
     for stream, held in source.model_inputs.items():
         if stream not in base.sizes:
             continue
-        order = in_order(trace, held)
-        rows = {key: held[key] for key in order}
-        groups = {key: group_of(trace, key, [digest(r) for r in held[key]]) for key in order}
+        rows = {key: held[key] for key in in_order(trace, held)}
+        groups = {key: group_of(trace, key, [digest(r) for r in rows[key]]) for key in rows}
         whole = find_rows(rows, groups, base.rows[stream])
         found = None if whole is None else {s: Part(runs) for s, runs in whole.items()}
         if found is None and (samples := _samples(base, stream, other.model_inputs)) is not None:
@@ -61,13 +64,18 @@ def _match(source: Source, other: Source) -> Batch:
                 found = {key: Part(*runs) for key, runs in chunks.items()}
                 lengths[stream] = len(samples[0])
         if found is None:
+            computed.append((rows, groups))
+        parts |= found or {}
+    for rows, groups in computed:
+        followed = follow(rows, groups, base, parts)
+        if followed is None:
+            step = next(iter(rows)).stream.step
             notes.append(
-                f"step {stream.step}: the candidate's model inputs are not rows of the "
-                "reference's; samples are placed by data-parallel index and microbatch number "
-                "instead"
+                f"step {step}: the candidate's model inputs are not rows of the reference's; "
+                "samples are placed by data-parallel index and microbatch number instead"
             )
-            found = _by_position(order, groups, rows)
-        parts |= found
+        parts |= followed or _by_position(groups, rows)
+    for stream in base.sizes:
         parts |= adopted(trace, stream, parts)
     return Batch(sizes=base.sizes, parts=parts, rows=base.rows, lengths=lengths, notes=tuple(notes))
 
@@ -87,14 +95,12 @@ def _samples(base: Batch, stream: Stream, inputs: ModelInputs) -> list[torch.Ten
 
 
 def _by_position(
-    order: list[MicrobatchKey],
-    groups: Mapping[MicrobatchKey, object],
-    rows: Mapping[MicrobatchKey, Rows],
+    groups: Mapping[MicrobatchKey, object], rows: Mapping[MicrobatchKey, Rows]
 ) -> dict[MicrobatchKey, Part]:
     parts: dict[MicrobatchKey, Part] = {}
     placed: dict[object, Part] = {}
     start = 0
-    for key in order:
+    for key in rows:
         if groups[key] not in placed:
             placed[groups[key]] = Part((Run(start, len(rows[key])),))
             start += len(rows[key])
