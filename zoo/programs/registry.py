@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from zoo.programs import data_parallel, rewrites, several_losses
+from zoo.programs import data_parallel, pipelines, rewrites, several_losses
 from zoo.programs.program import Program, Wrong
 
-_STYLES = (data_parallel, rewrites, several_losses)
+_STYLES = (data_parallel, pipelines, rewrites, several_losses)
 
 
 def programs() -> dict[str, Program]:

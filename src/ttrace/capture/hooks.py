@@ -7,7 +7,7 @@ run in hooks of their own lie inside the module. No hook calls a collective.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -70,11 +70,13 @@ class ModuleHooks:
         takes_inputs, gives_outputs = context.adapter.edges(module)
 
         def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            enter = self._entered if takes_inputs else self._enter_unseen
             keeps_graph = torch.is_grad_enabled()
-            return context.guarded(
-                path, lambda: enter(path, module, args, kwargs, keeps_graph=keeps_graph)
-            )
+
+            def enter() -> Any:
+                inputs = self._enter(path, module, args, kwargs, keeps_graph=keeps_graph)
+                return self._entered(args, kwargs, inputs) if takes_inputs else None
+
+            return context.guarded(path, enter)
 
         def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if not gives_outputs:
@@ -94,15 +96,11 @@ class ModuleHooks:
 
     def _entered(
         self,
-        path: str,
-        module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
-        keeps_graph: bool,
+        inputs: Sequence[tuple[str, torch.Tensor]],
     ) -> Any:
         """What the module gets instead of its arguments; None leaves them as they are."""
-        inputs = self._enter_unseen(path, module, args, kwargs, keeps_graph=keeps_graph)
         meet = partial(self._boundary.meet, self._current(), Kind.INPUT)
         if self._boundary.changes_inputs:
             return map_leaves(args, meet), map_leaves(kwargs, meet)
@@ -110,7 +108,7 @@ class ModuleHooks:
             meet(slot, tensor)
         return None
 
-    def _enter_unseen(
+    def _enter(
         self,
         path: str,
         module: nn.Module,

@@ -211,6 +211,8 @@ def test_index_and_steps_span_all_ranks(tmp_path: Path) -> None:
 
 def test_existing_rank_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     write_trace(tmp_path, torch.ones(2))
+    manifest = tmp_path / "rank-00000" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(f'"pid": {os.getpid()}', '"pid": 0'))
     files = sorted((file.name, file.read_bytes()) for file in (tmp_path / "rank-00000").iterdir())
     with pytest.raises(UsageError, match=r"rank-00000 already holds files.*two of its processes"):
         TraceWriter(tmp_path, RankInfo(rank=0, world_size=1))
