@@ -22,6 +22,9 @@ def _program(name: str, schedule: str, runs: int = 1) -> Program:
     )
 
 
-PROGRAMS = (*(_program(name, schedule) for name, schedule in _SCHEDULES.items()),)
+PROGRAMS = (
+    *(_program(name, schedule) for name, schedule in _SCHEDULES.items()),
+    _program("interleaved-twice", "ScheduleInterleaved1F1B", runs=2),
+)
 
 WRONG: tuple[Wrong, ...] = ()

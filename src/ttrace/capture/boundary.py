@@ -61,10 +61,10 @@ class Watching:
         self._context = context
         self._noise = noise
         self.changes_outputs = noise is not None
-        self._watched: ObjectMemory[TensorId] = ObjectMemory()
+        self._watched: ObjectMemory[tuple[TensorId, int]] = ObjectMemory()
         self._noisy: ObjectMemory[TensorId] = ObjectMemory()
         self._repeated: set[tuple[TensorId, int]] = set()
-        self._handles: list[RemovableHandle] = []
+        self._handles: dict[tuple[TensorId, int], list[RemovableHandle]] = {}
 
     def meet(self, call: Call, kind: Kind, slot: str, tensor: torch.Tensor) -> torch.Tensor:
         if kind is Kind.OUTPUT and self._noise is not None:
@@ -80,12 +80,22 @@ class Watching:
         return tensor
 
     def end(self) -> None:
-        for handle in self._handles:
-            handle.remove()  # a leaf may live on and be used in the next step
-        self._handles.clear()
+        for gradient in list(self._handles):
+            self._forget(gradient)  # a leaf may live on and be used in the next step
         self._watched.clear()
         self._noisy.clear()
         self._repeated.clear()
+
+    def _is_used_again(
+        self, tensor: torch.Tensor, watched_as: tuple[TensorId, int], call: Call
+    ) -> bool:
+        """Whether it is a buffer that a pipeline stage receives other microbatches into."""
+        is_other = watched_as[1] != call.microbatch
+        return is_other and tensor.is_leaf and self._context.arrivals.came(watched_as)
+
+    def _forget(self, gradient: tuple[TensorId, int]) -> None:
+        for handle in self._handles.pop(gradient, ()):
+            handle.remove()
 
     def _make_noisy(
         self, noise: Noise, call: Call, slot: str, tensor: torch.Tensor
@@ -107,14 +117,17 @@ class Watching:
         if is_known and (arrivals.came(gradient) or not call.recompute):
             return
         watched_as = self._watched.find(tensor)
+        if watched_as is not None and self._is_used_again(tensor, watched_as, call):
+            self._forget(watched_as)
+            watched_as = None
         if watched_as is not None:
             if not is_known:
                 arrivals.settle(gradient)
                 context.recorder.mention(
-                    id_, tensor, microbatch=call.microbatch, same_as=watched_as
+                    id_, tensor, microbatch=call.microbatch, same_as=watched_as[0]
                 )
             return
-        self._watched.keep(tensor, id_)
+        self._watched.keep(tensor, gradient)
         if is_known:
             # The gradient flows through the original, through the repetition, or through both.
             self._repeated.add(gradient)
@@ -124,7 +137,7 @@ class Watching:
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
             return context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
 
-        self._handles.append(tensor.register_hook(arrived))
+        self._handles.setdefault(gradient, []).append(tensor.register_hook(arrived))
 
     def _arrived(
         self, id_: TensorId, call: Call, boundary: BoundarySpec, grad: torch.Tensor
