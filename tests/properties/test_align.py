@@ -27,6 +27,7 @@ from tests.properties.strategies import (
     write,
 )
 from ttrace.analysis.align import Aligned, Aligner
+from ttrace.analysis.batch import notes_of
 from ttrace.analysis.compare import Comparator, Measured
 from ttrace.analysis.sources import Source
 from ttrace.core.alignment import Alignment
@@ -87,7 +88,7 @@ def compared(
 @settings(max_examples=100, deadline=None)
 def test_every_layout_of_a_step_is_equal(pair: tuple[list[Tensor], Plan, Plan]) -> None:
     with compared(*pair) as outcome:
-        assert outcome.aligned.candidate_batch.notes == ()
+        assert notes_of(outcome.aligned.candidate_batches) == []
         assert {str(t.id): f for t in pair[0] if (f := outcome.fault(t.id))} == {}
 
 
@@ -201,7 +202,7 @@ def test_unknown_samples_are_placed_by_position_and_said_so(
 
     in_order = replace(plan, groups=groups, knows_batch=True)
     with compared(tensors, one_rank(len(order)), in_order, disturb) as outcome:
-        (note,) = outcome.aligned.candidate_batch.notes
+        (note,) = notes_of(outcome.aligned.candidate_batches)
         assert "not rows of the reference's" in note
         faults = {t.id: fault for t in tensors if (fault := outcome.fault(t.id))}
         assert faults == {tensors[0].id: "unequal"}

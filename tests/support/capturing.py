@@ -74,7 +74,7 @@ class Calling(nn.Module):
 
 def attach(
     folder: Path,
-    model: nn.Module,
+    model: Any,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,
     steps: int = 1,
@@ -92,7 +92,7 @@ def read(folder: Path) -> Recorded:
 
 def record(
     folder: Path,
-    model: nn.Module,
+    model: Any,
     step: Callable[[], object],
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,

@@ -11,7 +11,9 @@ from zoo.programs import (
     isolated,
     lengths,
     losses,
+    pipelines,
     rewrites,
+    several_losses,
     sharded_inputs,
     tuned,
     updates,
@@ -21,6 +23,7 @@ from zoo.programs.program import Program, Wrong
 _STYLES = (
     *(data_parallel, rewrites, updates, losses),
     *(lengths, sharded_inputs, experts, by_hand, isolated, tuned),
+    *(pipelines, several_losses),
 )
 
 

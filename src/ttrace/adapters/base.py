@@ -126,11 +126,16 @@ class Topology:
         return True, True
 
     def microbatch(self) -> int | None:
-        """The microbatch of the forward that runs now.
-
-        Default: None, every call of a root is the next one.
-        """
+        """The microbatch of this forward. Default: None, each call of a root is the next one."""
         return None
+
+    def backward_microbatch(self) -> int | None:
+        """The microbatch of this backward. Default: None, the gradients that arrive tell it."""
+        return None
+
+    def is_weight_pass(self) -> bool:
+        """Whether backward goes through activations again, for weights alone. Default: never."""
+        return False
 
     def is_rehearsal(self) -> bool:
         """Whether modules run only for the framework to learn shapes. Default: they never do."""

@@ -3,7 +3,8 @@
 Data-parallel ranks and accumulated microbatches are keys of the batch dimension, context-parallel
 ranks of the positions. Who holds what is decided by samplers and slicing that no framework exposes,
 so it is read off the model's inputs. Pipeline stages that see no model input hold what the first
-stage held. How the samples of two traces correspond is found by align/matching.py.
+stage held. How the samples of two traces correspond is found by align/matching.py. Several models,
+and forwards without gradients, have each a batch of their own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import torch
 import xxhash
 
+from ttrace.core.ids import TensorId, root_of
 from ttrace.core.layout import Run, Runs
 from ttrace.core.record import RankInfo
 from ttrace.trace.reader import Trace
@@ -22,6 +24,15 @@ from ttrace.trace.reader import Trace
 Rows = Sequence[torch.Tensor]
 RowsOfSteps = Mapping[int, Mapping["MicrobatchKey", Rows]]
 
+
+class Strand(NamedTuple):
+    """The calls of one model that keep a graph, or those apart that do not."""
+
+    root: str = ""
+    apart: bool = False
+
+
+Batches = Mapping[Strand, "Batch"]
 
 # Bytes of inputs that number the rows of their own microbatch, and name the same rows in both runs.
 Pointers = frozenset[tuple["MicrobatchKey", str]]
@@ -111,6 +122,23 @@ class Batch:
                 if s == step and m == microbatch and part == mine
             )
         )
+
+
+def strand_of(trace: Trace, id_: TensorId) -> Strand:
+    return Strand(root_of(id_.module, trace.roots), id_.apart)
+
+
+def splits_of(batches: Batches) -> tuple[int, ...]:
+    """Into how many parts batches are split whose losses are trained on."""
+    found = {n for strand, b in batches.items() if not strand.apart for n in b.splits_of_batch()}
+    return tuple(sorted(found)) or (1,)
+
+
+def notes_of(batches: Batches) -> list[str]:
+    return list(dict.fromkeys(note for batch in batches.values() for note in batch.notes))
+
+
+EMPTY_BATCH = Batch(sizes={}, parts={})  # of a model that is never called
 
 
 def digest(values: torch.Tensor) -> str:

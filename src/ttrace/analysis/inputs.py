@@ -1,8 +1,8 @@
 """Model inputs: what every microbatch of every rank was given, whole and in order of preference.
 
-Enters: a trace and its bytes. Leaves: the inputs of the model, or of the first module where no rank
-records the model's own. An input that ranks hold as parts of one DTensor is put together: it is the
-same batch for all of them.
+Enters: a trace and its bytes. Leaves: the inputs of each model, or of its first module where no
+rank records the model's own. An input that ranks hold as parts of one DTensor is put together: it
+is the same batch for all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ttrace.analysis.batch import MicrobatchKey, Rows
+from ttrace.analysis.batch import MicrobatchKey, Rows, Strand, strand_of
 from ttrace.core.cover import disjoint_covers, find_gaps
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
@@ -64,29 +64,34 @@ def rows_along(tensor: torch.Tensor, dim: int) -> Rows:
     return tuple(tensor.movedim(dim, 0)) if tensor.ndim > dim else ()
 
 
-def read_model_inputs(trace: Trace, spans: SpanReader) -> ModelInputs:
-    """All inputs of the model; of the module that ran first where the model itself has none."""
+def read_model_inputs(trace: Trace, spans: SpanReader) -> dict[Strand, ModelInputs]:
+    """All inputs of every model; of the module that ran first where the model itself has none."""
+    candidates: dict[Strand, list[tuple[TensorId, list[Record]]]] = defaultdict(list)
+    for id_, records in trace.by_id().items():
+        kept = [r for r in records if not r.recompute and r.location is not None]
+        if id_.kind is Kind.INPUT and id_.call == 0 and records[0].shape and kept:
+            candidates[strand_of(trace, id_)].append((id_, kept))
+    return {strand: _inputs_of(strand.root, found, spans) for strand, found in candidates.items()}
+
+
+def _inputs_of(
+    root: str, candidates: list[tuple[TensorId, list[Record]]], spans: SpanReader
+) -> ModelInputs:
     found: dict[InputName, dict[int, dict[MicrobatchKey, torch.Tensor]]] = {}
-    candidates = [
-        (id_, kept)
-        for id_, records in trace.by_id().items()
-        if id_.kind is Kind.INPUT and id_.call == 0 and records[0].shape
-        if (kept := [r for r in records if not r.recompute and r.location is not None])
-    ]
-    candidates.sort(key=lambda item: _preference(*item))
-    first = candidates[0][0] if candidates else None
+    candidates.sort(key=lambda item: _preference(root, *item))
+    first = candidates[0][0]
     for id_, records in candidates:
         name = (id_.module, id_.slot)
-        if first is not None and (name == (first.module, first.slot) or not id_.module):
+        if name == (first.module, first.slot) or id_.module == root:
             found.setdefault(name, {})[id_.step] = _whole(records, spans)
     return ModelInputs(found)
 
 
-def _preference(id_: TensorId, records: list[Record]) -> tuple[bool, bool, bool, int]:
+def _preference(root: str, id_: TensorId, records: list[Record]) -> tuple[bool, bool, bool, int]:
     integer = records[0].dtype.startswith(("int", "uint"))
     are_numbers = len(records[0].shape) < 2  # one for each sample or token: many may be equal
     first = min(record.sequence for record in records)
-    return id_.module != "", are_numbers, not integer, first
+    return id_.module != root, are_numbers, not integer, first
 
 
 def _whole(records: Sequence[Record], spans: SpanReader) -> dict[MicrobatchKey, torch.Tensor]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ttrace.analysis.align import Aligned, Aligner
-from ttrace.analysis.batch import MicrobatchKey
+from ttrace.analysis.align import Aligner
+from ttrace.analysis.batch import EMPTY_BATCH, Batch, MicrobatchKey, strand_of
 from ttrace.analysis.scaling import loss_scale
 from ttrace.analysis.sources import opened
 from ttrace.core.enclosure import Enclosure, is_enclosed
@@ -46,7 +46,11 @@ def write_plans(
             scales=scale.scales,
             positions={
                 PositionKey(id_, microbatch, origin): (
-                    _shared_out(position, aligned, MicrobatchKey(id_.step, rank, microbatch))
+                    _shared_out(
+                        position,
+                        aligned.candidate_batches.get(strand_of(candidate.trace, id_), EMPTY_BATCH),
+                        MicrobatchKey(id_.step, rank, microbatch),
+                    )
                     if id_.step in scale.split and id_.kind.is_activation
                     else position
                 )
@@ -62,9 +66,9 @@ def write_plans(
         plan.write(plan_file(folder, rank))
 
 
-def _shared_out(position: Position, aligned: Aligned, key: MicrobatchKey) -> Position:
+def _shared_out(position: Position, batch: Batch, key: MicrobatchKey) -> Position:
     """Where ranks with the same samples share out the loss, each has a share of the gradient."""
-    peers = aligned.candidate_batch.peers(key)
+    peers = batch.peers(key)
     if position.share != (0, 1) or key.rank not in peers:
         return position
     return replace(position, share=(peers.index(key.rank), len(peers)))

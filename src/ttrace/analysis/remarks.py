@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ttrace.analysis.align import Aligned
+from ttrace.analysis.batch import notes_of
 from ttrace.analysis.sources import Source
 from ttrace.core.finding import Note, Topic
 from ttrace.core.hyperparameter import Difference
@@ -32,7 +33,7 @@ def of_runs(reference: Source, candidate: Source, perturbed: Sequence[Source]) -
 
 def of_alignment(aligned: Aligned) -> Iterator[Note]:
     """How tensors were put together, where that had to be found out."""
-    for text in (*aligned.candidate_batch.notes, *aligned.notes):
+    for text in (*notes_of(aligned.candidate_batches), *aligned.notes):
         yield Note(topic=Topic.ALIGNMENT, text=text)
     inferred = [t.id for t in aligned.tensors if t.candidate and t.candidate.notes]
     if inferred:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ttrace.analysis.align import Aligned
+from ttrace.analysis.batch import splits_of
 from ttrace.analysis.compare import Comparator, LossScale, find_isolated_scale, find_loss_scale
 from ttrace.analysis.sources import Source
 from ttrace.core.scale import Scales, declared_scale
@@ -18,7 +19,7 @@ def loss_scale(
     return find_loss_scale(
         comparator,
         pairs,
-        reference_splits=aligned.reference_batch.splits_of_batch(),
-        candidate_splits=aligned.candidate_batch.splits_of_batch(),
+        reference_splits=splits_of(aligned.reference_batches),
+        candidate_splits=splits_of(aligned.candidate_batches),
         declared=declared_scale(reference.trace.loss_parts, candidate.trace.loss_parts),
     )

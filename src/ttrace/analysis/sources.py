@@ -7,12 +7,12 @@ batch, and what a report says of the run. Traces that cannot be compared are ref
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttrace.analysis.batch import Batch, own_batch
+from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, own_batch
 from ttrace.analysis.inputs import ModelInputs, RowsOf, read_model_inputs
 from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
@@ -30,24 +30,30 @@ class Source:
         self.role = role  # reference, candidate, perturbed reference, repeated reference
         self.trace = trace
         self.spans = spans
-        self._batches: dict[RowsOf, Batch] = {}
+        self._batches: dict[tuple[Strand, RowsOf], Batch] = {}
 
     @functools.cached_property
-    def model_inputs(self) -> ModelInputs:
+    def model_inputs(self) -> Mapping[Strand, ModelInputs]:
         return read_model_inputs(self.trace, self.spans)
 
-    def batch_by(self, choice: RowsOf) -> Batch:
+    def inputs_of(self, strand: Strand) -> ModelInputs:
+        return self.model_inputs.get(strand, ModelInputs())
+
+    def batch_by(self, strand: Strand, choice: RowsOf) -> Batch:
         """The batch in the order that this trace itself gives it, of the rows of one input."""
-        if choice not in self._batches:
-            rows = self.model_inputs.rows(choice)
-            self._batches[choice] = own_batch(self.trace, rows, max(choice.dim, 0))
-        return self._batches[choice]
+        if (strand, choice) not in self._batches:
+            rows = self.inputs_of(strand).rows(choice)
+            self._batches[strand, choice] = own_batch(self.trace, rows, max(choice.dim, 0))
+        return self._batches[strand, choice]
+
+    def batch_of(self, strand: Strand) -> Batch:
+        """The batch by the input that most likely tells samples apart."""
+        choices = self.inputs_of(strand).choices()
+        return self.batch_by(strand, choices[0]) if choices else EMPTY_BATCH
 
     @property
-    def batch(self) -> Batch:
-        """The batch by the input that most likely tells samples apart."""
-        choices = self.model_inputs.choices()
-        return self.batch_by(choices[0]) if choices else own_batch(self.trace, {})
+    def batches(self) -> Batches:
+        return {strand: self.batch_of(strand) for strand in self.model_inputs}
 
     @property
     def summaries(self) -> list[Summary]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ttrace.capture.settings import Settings
@@ -13,7 +14,9 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     """Watch a model and its optimizer. Call it after the model was parallelised and wrapped.
 
     `model` is a module, or the PipelineStages or Megatron model chunks that this rank holds. The
-    optimizer is torch's, several of them, or the framework's own.
+    optimizer is torch's, several of them, or the framework's own. Several models are attached
+    together, in a list or by name: `attach({"generator": g, "critic": c}, [optimizer_g,
+    optimizer_c])`.
     """
     settings = Settings.from_environment(os.environ)
     if settings is None:
@@ -24,7 +27,7 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     from ttrace.capture.step import RecordingTracer
 
     if settings.split > 1:
-        split_linears(model, settings.split)
+        split_linears(model.values() if isinstance(model, Mapping) else model, settings.split)
     optimizers = [] if optimizer is None else optimizer
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]

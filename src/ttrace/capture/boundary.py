@@ -17,7 +17,7 @@ import torch
 from ttrace.adapters.base import BoundarySpec
 from ttrace.capture.calls import Call
 from ttrace.capture.context import StepContext
-from ttrace.core.ids import Kind, TensorId
+from ttrace.core.ids import Kind
 
 GRADIENT_OF = {Kind.INPUT: Kind.GRAD_INPUT, Kind.OUTPUT: Kind.GRAD_OUTPUT}
 
@@ -35,15 +35,11 @@ class Boundary(Protocol):
         """Forget the step."""
 
 
-def id_at(context: StepContext, call: Call, kind: Kind, slot: str) -> TensorId:
-    return context.id(call.path, kind, slot, call=call.number)
-
-
 def record_at(
     context: StepContext, call: Call, kind: Kind, boundary: BoundarySpec, tensor: torch.Tensor
 ) -> None:
     context.recorder.value(
-        id_at(context, call, kind, boundary.slot),
+        context.id_in(call, kind, boundary.slot),
         tensor,
         microbatch=call.microbatch,
         recompute=call.recompute,

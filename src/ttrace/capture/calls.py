@@ -1,10 +1,11 @@
 """Calls: each call of a module gets a number and a microbatch, also during recomputation.
 
 A call of a root module starts a microbatch, each root counting its own. Inside it the calls of
-every module are counted. A recomputed forward (activation checkpointing runs it inside backward) is
-matched with the call that it repeats: the outermost module of a recomputed region by the storage of
-its input, which the checkpoint kept alive, or by the microbatch whose gradients arrive; everything
-below by its place inside that call.
+every module are counted. A call that keeps no graph (a teacher, an evaluation, a rollout) starts
+none: it is counted apart, with all that it calls. A recomputed forward (activation checkpointing
+runs it inside backward) is matched with the call that it repeats: the outermost module of a
+recomputed region by the storage of its input, which the checkpoint kept alive, or by the microbatch
+whose gradients arrive; everything below by its place inside that call.
 """
 
 from __future__ import annotations
@@ -12,13 +13,24 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ttrace.core.ids import root_of
+
 # Where an input begins. The weak reference keeps its address from being used for another storage.
 _Place = tuple[StorageWeakRef, int]
+
+
+class RootCall(NamedTuple):
+    """Which call of a root, among those with gradients or among those apart."""
+
+    root: str = ""
+    number: int = 0
+    apart: bool = False
 
 
 @dataclass(slots=True)
@@ -26,7 +38,7 @@ class Call:
     """One call of one module; `children` lists the call numbers of every module called inside."""
 
     path: str
-    microbatch: int
+    at: RootCall
     number: int
     module: nn.Module
     recompute: bool = False
@@ -34,16 +46,24 @@ class Call:
     recomputed: bool = False
     asides: Counter[str] = field(default_factory=Counter)  # values made but not returned, by slot
 
+    @property
+    def microbatch(self) -> int:
+        return self.at.number
+
 
 class Calls:
     """Counts the calls of one training step."""
 
-    def __init__(self) -> None:
-        self.microbatch = 0
-        self.backward_microbatch: int | None = None  # of the gradient that arrived last
-        self._root_calls: Counter[int] = Counter()
-        self._counts: Counter[str] = Counter()
-        self._made: dict[tuple[str, int, int], Call] = {}
+    def __init__(self, roots: frozenset[str] = frozenset({""})) -> None:
+        self._latest: RootCall | None = None  # the one that began last, apart only if all are
+        self.passes = 0  # backward passes that began
+        self._roots = roots
+        self._arrived: dict[str, RootCall] = {}  # in this backward pass, by root
+        self._arrived_last: RootCall | None = None
+        self._began: dict[tuple[str, bool], RootCall] = {}  # the last of each
+        self._root_calls: Counter[tuple[int, bool]] = Counter()
+        self._counts: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
+        self._made: dict[tuple[str, RootCall, int], Call] = {}
         self._by_input: dict[tuple[str, _Place], list[Call]] = defaultdict(list)
         # Backward, and with it recomputation, runs on threads of its own for every CUDA device.
         self._stacks = threading.local()
@@ -54,6 +74,8 @@ class Calls:
         module: nn.Module,
         first_input: torch.Tensor | None,
         microbatch: int | None = None,
+        *,
+        keeps_graph: bool = True,
     ) -> Call:
         """The call that starts now; `microbatch` is its number where the framework says it."""
         stack = self._stack()
@@ -61,17 +83,38 @@ class Calls:
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (no public way to ask)
             call = self._repeat(path, module, parent, first_input)
         else:
-            call = self._first(path, module, parent, first_input, microbatch)
+            at = self._at(path, module, parent, microbatch, apart=not keeps_graph)
+            call = self._first(path, at, module, parent, first_input)
         stack.append(call)
         return call
+
+    def latest(self) -> RootCall:
+        """The microbatch that began last."""
+        return self._latest or RootCall()
+
+    def begin_backward(self) -> None:
+        self.passes += 1
+        self._arrived.clear()
+        self._arrived_last = None
+
+    def arrive(self, call: Call) -> None:
+        """The gradient of something that this call took or returned is here."""
+        self._arrived[call.at.root] = self._arrived_last = call.at
+
+    def in_backward(self, root: str | None = None) -> RootCall:
+        """The microbatch through which backward goes, of one root or of the one it came to last."""
+        if root is None:
+            return self._arrived_last or self.latest()
+        return self._arrived.get(root) or self._began.get((root, False), RootCall(root))
 
     def leave(self) -> None:
         stack = self._stack()
         if stack:
             stack.pop()
 
-    def current(self) -> Call:
-        return self._stack()[-1]
+    def current(self) -> Call | None:
+        stack = self._stack()
+        return stack[-1] if stack else None
 
     @property
     def called_paths(self) -> set[str]:
@@ -80,44 +123,67 @@ class Calls:
     def _first(
         self,
         path: str,
+        at: RootCall,
         module: nn.Module,
         parent: Call | None,
         first_input: torch.Tensor | None,
-        microbatch: int | None,
     ) -> Call:
-        if parent is None and path == "":
-            nth = self._root_calls[id(module)]
-            self.microbatch = nth if microbatch is None else microbatch
-            self._root_calls[id(module)] += 1
-            self._counts.clear()
-        call = Call(path, self.microbatch, self._counts[path], module)
-        self._counts[path] += 1
+        counts = self._counts[at.root, at.apart]
+        call = Call(path, at, counts[path], module)
+        counts[path] += 1
         if parent is not None:
             parent.children[path].append(call.number)
-        self._made[path, call.microbatch, call.number] = call
+        self._made[path, at, call.number] = call
         self._remember(call, first_input)
         return call
+
+    def _at(
+        self,
+        path: str,
+        module: nn.Module,
+        parent: Call | None,
+        microbatch: int | None,
+        *,
+        apart: bool,
+    ) -> RootCall:
+        """The microbatch that a call belongs to, which it may begin."""
+        root = root_of(path, self._roots)
+        if parent is not None and parent.at.root == root:
+            return parent.at
+        began = self._began.get((root, apart))
+        # Modules inside of a model that is not called itself are counted in one microbatch; those
+        # that run apart have nothing that would tell where one ends.
+        if path in self._roots or apart or began is None:
+            nth = self._root_calls[id(module), apart]
+            self._root_calls[id(module), apart] += 1
+            began = RootCall(root, nth if microbatch is None else microbatch, apart)
+            self._began[root, apart] = began
+            self._counts[root, apart].clear()
+        if not apart or self._latest is None or self._latest.apart:
+            self._latest = began
+        return began
 
     def _repeat(
         self, path: str, module: nn.Module, parent: Call | None, first_input: torch.Tensor | None
     ) -> Call:
         original = self._original(path, parent, first_input)
         if original is None:
-            return Call(path, self.microbatch, 0, module, recompute=True)
+            at = self.in_backward(root_of(path, self._roots))
+            return Call(path, at, 0, module, recompute=True)
         original.recomputed = True
         self._remember(original, first_input)  # a region inside this one starts from it again
-        return Call(path, original.microbatch, original.number, module, recompute=True)
+        return Call(path, original.at, original.number, module, recompute=True)
 
     def _original(
         self, path: str, parent: Call | None, first_input: torch.Tensor | None
     ) -> Call | None:
         if parent is not None and parent.recompute:
-            repeated = self._made.get((parent.path, parent.microbatch, parent.number))
+            repeated = self._made.get((parent.path, parent.at, parent.number))
             made = repeated.children.get(path, []) if repeated else []
             nth = len(parent.children[path])
             parent.children[path].append(nth)
             if nth < len(made):
-                return self._made[path, parent.microbatch, made[nth]]
+                return self._made[path, parent.at, made[nth]]
         place = _place(first_input)
         calls = self._by_input.get((path, place), []) if place is not None else []
         # A region that is no module may give its first module an input that it computed again.
@@ -129,7 +195,7 @@ class Calls:
 
         Backward goes through one microbatch at a time, and through its regions in reverse.
         """
-        in_backward = call.microbatch == self.backward_microbatch
+        in_backward = call.at == self._arrived.get(call.at.root)
         return in_backward, not call.recomputed, call.microbatch, call.number
 
     def _remember(self, call: Call, first_input: torch.Tensor | None) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
 from ttrace.adapters.base import Adapter
-from ttrace.capture.calls import Calls
+from ttrace.capture.calls import Call, Calls
 from ttrace.capture.recorder import Recorder
-from ttrace.core.ids import Kind, TensorId
+from ttrace.core.ids import Kind, TensorId, root_of, roots_of
 
 Gradient = tuple[TensorId, int]  # which one, of which microbatch
 _T = TypeVar("_T")
@@ -25,6 +26,7 @@ class Arrivals:
         self.fired = 0
         self.unfired: list[str] = []
         self._came: dict[Gradient, bool] = {}
+        self._passes: dict[Gradient, list[int]] = {}  # backward passes by which each came
 
     def is_known(self, gradient: Gradient) -> bool:
         return gradient in self._came
@@ -36,9 +38,18 @@ class Arrivals:
         self.expected += 1
         self._came[gradient] = False
 
-    def arrive(self, gradient: Gradient) -> None:
-        self.fired += 1
+    def arrive(self, gradient: Gradient, number: int) -> int:
+        """It came, by the backward pass of this number; by how many it had come before."""
+        passes = self._passes.setdefault(gradient, [])
+        if number not in passes:
+            passes.append(number)
+            self.fired += 1
+            self.expected += len(passes) > 1
         self._came[gradient] = True
+        return passes.index(number)
+
+    def came_by(self, gradient: Gradient, number: int) -> bool:
+        return number in self._passes.get(gradient, ())
 
     def settle(self, gradient: Gradient) -> None:
         """Wait no longer: this gradient is stored under another id, which is waited for already."""
@@ -47,6 +58,7 @@ class Arrivals:
     def end(self) -> None:
         self.unfired += [str(id_) for (id_, _), came in self._came.items() if not came]
         self._came.clear()
+        self._passes.clear()
 
 
 class StepContext:
@@ -56,13 +68,14 @@ class StepContext:
         self.adapter = adapter
         self.recorder = recorder
         self.number: int | None = None
-        self.calls = Calls()
+        self._roots = roots_of(path for path, _ in adapter.modules())
+        self.calls = Calls(self._roots)
         self.arrivals = Arrivals()
         self.notes = list(adapter.notes)  # sentences for a person, in the summary of the trace
 
     def begin(self, number: int) -> None:
         self.number = number
-        self.calls = Calls()
+        self.calls = Calls(self._roots)
 
     def end(self) -> None:
         self.number = None
@@ -77,9 +90,16 @@ class StepContext:
         finally:
             self.number = number
 
-    def id(self, module: str, kind: Kind, slot: str = "", *, call: int = 0) -> TensorId:
+    def root_of(self, module: str) -> str:
+        return root_of(module, self._roots)
+
+    def id(self, module: str, kind: Kind, slot: str = "", *, turn: int = 0) -> TensorId:
         assert self.number is not None
-        return TensorId(step=self.number, module=module, kind=kind, slot=slot, call=call)
+        return TensorId(step=self.number, module=module, kind=kind, slot=slot, turn=turn)
+
+    def id_in(self, call: Call, kind: Kind, slot: str) -> TensorId:
+        """Of something that a call takes, returns or makes."""
+        return replace(self.id(call.path, kind, slot), call=call.number, apart=call.at.apart)
 
     def guarded(self, where: str, work: Callable[[], _T]) -> _T | None:
         """What `work` returns, run outside autograd; None between steps and after a fault."""

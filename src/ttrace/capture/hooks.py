@@ -7,7 +7,7 @@ run in hooks of their own lie inside the module. No hook calls a collective.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,12 +53,12 @@ class ModuleHooks:
         return tuple(path for path in self._paths if path not in called)
 
     def _record_aside(self, slot: str, value: torch.Tensor, layout: Layout | None) -> None:
-        call = self._context.calls.current()
+        call = self._current()
         made = call.asides[slot]
         call.asides[slot] += 1
         name = f"{slot}.{made}" if made else slot
         self._context.recorder.value(
-            self._context.id(call.path, Kind.OUTPUT, name, call=call.number),
+            self._context.id_in(call, Kind.OUTPUT, name),
             value,
             microbatch=call.microbatch,
             recompute=call.recompute,
@@ -70,8 +70,13 @@ class ModuleHooks:
         takes_inputs, gives_outputs = context.adapter.edges(module)
 
         def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            enter = self._entered if takes_inputs else self._enter_unseen
-            return context.guarded(path, lambda: enter(path, module, args, kwargs))
+            keeps_graph = torch.is_grad_enabled()
+
+            def enter() -> Any:
+                inputs = self._enter(path, module, args, kwargs, keeps_graph=keeps_graph)
+                return self._entered(args, kwargs, inputs) if takes_inputs else None
+
+            return context.guarded(path, enter)
 
         def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if not gives_outputs:
@@ -90,44 +95,56 @@ class ModuleHooks:
         ]
 
     def _entered(
-        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: Sequence[tuple[str, torch.Tensor]],
     ) -> Any:
         """What the module gets instead of its arguments; None leaves them as they are."""
-        call, inputs = self._enter(path, module, args, kwargs)
-        meet = partial(self._boundary.meet, call, Kind.INPUT)
+        meet = partial(self._boundary.meet, self._current(), Kind.INPUT)
         if self._boundary.changes_inputs:
             return map_leaves(args, meet), map_leaves(kwargs, meet)
         for slot, tensor in inputs:
             meet(slot, tensor)
         return None
 
-    def _enter_unseen(
-        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self._enter(path, module, args, kwargs)
-
     def _enter(
-        self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Call, list[tuple[str, torch.Tensor]]]:
+        self,
+        path: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        keeps_graph: bool,
+    ) -> list[tuple[str, torch.Tensor]]:
+        """Count the call; its inputs by slot."""
         adapter = self._context.adapter
         inputs: list[tuple[str, torch.Tensor]] = []
         first = None
         try:
             inputs += input_leaves(args, kwargs)
+            # Reentrant checkpointing keeps no graph either, of something that needs gradients.
+            keeps_graph = keeps_graph or any(tensor.requires_grad for _, tensor in inputs)
             first = next((adapter.to_local(tensor)[0] for _, tensor in inputs), None)
         finally:
             # Also after a fault: `leave` will run.
-            call = self._context.calls.enter(path, module, first, adapter.microbatch())
-        return call, inputs
+            number = adapter.microbatch()
+            self._context.calls.enter(path, module, first, number, keeps_graph=keeps_graph)
+        return inputs
 
     def _returned(self, output: Any) -> Any:
         """What goes on instead of the output; None leaves it as it is."""
-        meet = partial(self._boundary.meet, self._context.calls.current(), Kind.OUTPUT)
+        meet = partial(self._boundary.meet, self._current(), Kind.OUTPUT)
         if self._boundary.changes_outputs:
             return map_leaves(output, meet)
         for slot, tensor in leaves(output):
             meet(slot, tensor)
         return None
+
+    def _current(self) -> Call:
+        call = self._context.calls.current()
+        assert call is not None  # a hook before this one entered it
+        return call
 
 
 def eager(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
-"""Finds the loss: the scalar on which the training script calls backward."""
+"""Backward passes, and the loss of each: the scalar on which the training script calls backward."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,23 +13,39 @@ from ttrace.adapters.base import AroundBackward
 from ttrace.adapters.patching import patched
 
 
-def watch_backward(around: AroundBackward) -> AbstractContextManager[None]:
+@contextmanager
+def watch_backward(around: AroundBackward) -> Iterator[None]:
     """While open, holds `around(losses)` during every backward pass.
 
     A backward with explicit gradients is a piece of a longer chain (a pipeline stage) and starts
-    from no loss. A backward inside a backward (reentrant checkpointing) is a part of the outer one.
+    from no loss, and so does one for the gradients of some tensors (a penalty on them). A backward
+    inside a backward (reentrant checkpointing) is a part of the outer one.
     """
 
     def backward(
         original: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (no public way to ask)
+        if _is_inside():
             return original(tensors, grad_tensors, *args, **kwargs)
         starts = _as_tuple(tensors)  # it may be an iterator, which can be read only once
         with around(_losses(starts, grad_tensors)):
             return original(starts, grad_tensors, *args, **kwargs)
 
-    return patched(torch.autograd, "backward", backward)
+    def grad(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_inside():
+            return original(*args, **kwargs)
+        with around(()):
+            return original(*args, **kwargs)
+
+    with (
+        patched(torch.autograd, "backward", backward),
+        patched(torch.autograd, "grad", grad),
+    ):
+        yield
+
+
+def _is_inside() -> bool:
+    return torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way to ask)
 
 
 def _losses(starts: Sequence[Any], grad_tensors: Any) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ import xxhash
 
 from ttrace.adapters.base import Adapter, SentTokens
 from ttrace.capture.noise import Noise
-from ttrace.core.ids import Kind, TensorId
+from ttrace.core.ids import Kind, TensorId, root_of, roots_of
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor
 from ttrace.trace.blocks import BlockReader, blocks, common_dtype
@@ -33,7 +33,8 @@ class Overwriter:
         self._noise = noise
         coordinates = adapter.coordinates()
         self._rank, self._axes = coordinates.rank, coordinates.axes
-        self._scales: dict[int, float] = {}
+        self._roots = roots_of(path for path, _ in adapter.modules())
+        self._scales: dict[tuple[str, int, int], float] = {}  # by root, turn and microbatch
         self._spans = SpanReader(plan.reference)
         self._reader = BlockReader(self._spans)
 
@@ -166,25 +167,26 @@ class Overwriter:
         values = values if found is None else values.to(found.dtype)
         if id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD:
             told = found if not layout.partial and share[1] == 1 else None
-            scale = self._scale_of(microbatch, told, values)
+            backward = (root_of(id_.module, self._roots), id_.turn, microbatch)
+            scale = self._scale_of(backward, told, values)
             values = (values.to(torch.float32) * scale).to(values.dtype)
             values = self._owned(values, f"{id_}", *share) if share[1] > 1 else values
         return values if term is not None else self._partial(values, f"{id_}@{microbatch}", layout)
 
     def _scale_of(
-        self, microbatch: int, found: torch.Tensor | None, expected: torch.Tensor
+        self, backward: tuple[str, int, int], found: torch.Tensor | None, expected: torch.Tensor
     ) -> float:
-        """The factor by which this rank scaled the loss of a microbatch; its first gradient tells.
+        """The factor by which this rank scaled the loss of a backward; its first gradient tells.
 
         The loss was computed from the reference's output, whatever is wrong in the model.
         """
-        if microbatch not in self._scales and found is not None:
+        if backward not in self._scales and found is not None:
             wide = expected.double().flatten()
             size = float(wide @ wide)
             gain = float(found.cpu().double().flatten() @ wide) / size if size else 0.0
             if gain and math.isfinite(gain):
-                self._scales[microbatch] = self._plan.scales.of(gain)
-        return self._scales.get(microbatch, self._plan.scales.likely)
+                self._scales[backward] = self._plan.scales.of(gain)
+        return self._scales.get(backward, self._plan.scales.likely)
 
     def _own_term(
         self, tensor: LogicalTensor, layout: Layout, microbatch: int

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 from ttrace.adapters.base import Adapter
 from ttrace.capture.boundary import Boundary
 from ttrace.capture.buffers import Buffers
+from ttrace.capture.calls import RootCall
 from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.loss import watch_backward
@@ -79,6 +82,7 @@ class RecordingTracer:
         self._done = 0
         self._closed = False
         self._loss_named = False
+        self._losses: Counter[RootCall] = Counter()
         # Also in children of multiprocessing, where atexit does not run.
         self._at_exit = Finalize(None, self._close, exitpriority=0)
 
@@ -107,7 +111,7 @@ class RecordingTracer:
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         if self._is_inside:
             self._loss_named = True
-            self._record_loss(value, self._context.calls.microbatch)
+            self._record_loss(value, self._context.calls.latest())
         return value
 
     @property
@@ -117,6 +121,7 @@ class RecordingTracer:
     def _begin(self) -> None:
         self._loss_named = False
         self._recorder.is_muted = self._done < self._skip
+        self._losses.clear()
         self._context.begin(self._done)
         self._recorder.guarded("the parameters' hooks", self._weights.begin)
         self._recorder.guarded("the buffers", self._buffers.begin)
@@ -167,18 +172,21 @@ class RecordingTracer:
             return
         sequence = self._recorder.next_sequence()
         calls = self._context.calls
-        calls.backward_microbatch = None
+        calls.begin_backward()
         yield
         self._recorder.guarded("the parameters' gradients", self._weights.end_backward)
         if not self._loss_named:
-            seen = calls.backward_microbatch
             for loss in losses:
-                self._record_loss(loss, calls.microbatch if seen is None else seen, sequence)
+                self._record_loss(loss, calls.in_backward(), sequence)
 
     def _record_loss(
-        self, value: torch.Tensor, microbatch: int, sequence: int | None = None
+        self, value: torch.Tensor, microbatch: RootCall, sequence: int | None = None
     ) -> None:
-        id_ = self._context.id("", Kind.LOSS)
+        """Several losses of one microbatch are told apart by their order."""
+        turn = self._losses[microbatch]
+        self._losses[microbatch] += 1
+        id_ = self._context.id(microbatch.root, Kind.LOSS, turn=turn)
+        id_ = replace(id_, apart=microbatch.apart)
 
         def record() -> None:
             adapter = self._context.adapter
@@ -186,7 +194,7 @@ class RecordingTracer:
             self._recorder.value(
                 id_,
                 adapter.reduced(value.detach()),
-                microbatch=microbatch,
+                microbatch=microbatch.number,
                 sequence=sequence,
                 layout=adapter.loss_layout(),
             )

@@ -9,6 +9,7 @@ recorded with taps as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 
 from ttrace.adapters.base import BoundarySpec
 from ttrace.capture.annotate import boundary_of
-from ttrace.capture.boundary import GRADIENT_OF, id_at, record_at
+from ttrace.capture.boundary import GRADIENT_OF, record_at
 from ttrace.capture.calls import Call
 from ttrace.capture.context import StepContext
 from ttrace.capture.overwrite import Overwriter
@@ -57,7 +58,7 @@ class Tapping:
         forward = self._forward(call, kind, boundary)
         backward: Change = _same
         if back is not None:
-            value_id = id_at(self._context, call, kind, boundary.slot)
+            value_id = self._context.id_in(call, kind, boundary.slot)
             backward = self._backward(call, value_id, GRADIENT_OF[kind], back, tensor)
         with torch.set_grad_enabled(tensor.requires_grad):
             tapped: torch.Tensor = _Tap.apply(tensor, forward, backward)
@@ -72,7 +73,7 @@ class Tapping:
     ) -> torch.Tensor:
         """Masks, indices, what a router chose: the object itself unless its values are others."""
         record_at(self._context, call, kind, boundary, tensor)
-        id_ = id_at(self._context, call, kind, boundary.slot)
+        id_ = self._context.id_in(call, kind, boundary.slot)
         replaced = self._reference(id_, call.microbatch, tensor, id_, None, boundary)
         if replaced is None or tensor.requires_grad:
             return tensor
@@ -82,7 +83,7 @@ class Tapping:
         return replaced
 
     def _forward(self, call: Call, kind: Kind, boundary: BoundarySpec) -> Change:
-        id_ = id_at(self._context, call, kind, boundary.slot)
+        id_ = self._context.id_in(call, kind, boundary.slot)
         adapter = self._context.adapter
 
         def forward(tensor: torch.Tensor) -> torch.Tensor:
@@ -103,17 +104,16 @@ class Tapping:
         tensor: torch.Tensor,
     ) -> Change:
         context, arrivals = self._context, self._context.arrivals
-        id_, layout = id_at(context, call, kind, boundary.slot), boundary.layout
+        id_, layout = context.id_in(call, kind, boundary.slot), boundary.layout
         gradient = (id_, call.microbatch)
         if tensor.requires_grad and not arrivals.is_known(gradient):
             arrivals.expect(gradient)
 
         def backward(grad: torch.Tensor) -> torch.Tensor:
-            context.calls.backward_microbatch = call.microbatch
-            if not arrivals.came(gradient):
-                arrivals.arrive(gradient)
-            context.recorder.value(id_, grad, microbatch=call.microbatch, boundary=boundary)
-            replaced = self._reference(id_, call.microbatch, grad, value_id, layout, boundary)
+            context.calls.arrive(call)
+            by = replace(id_, turn=arrivals.arrive(gradient, context.calls.passes))
+            context.recorder.value(by, grad, microbatch=call.microbatch, boundary=boundary)
+            replaced = self._reference(by, call.microbatch, grad, value_id, layout, boundary)
             return grad if replaced is None else replaced
 
         def guarded(grad: torch.Tensor) -> torch.Tensor:

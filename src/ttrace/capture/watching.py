@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ttrace.adapters.base import BoundarySpec
 from ttrace.capture.annotate import boundary_of
-from ttrace.capture.boundary import GRADIENT_OF, id_at, record_at
+from ttrace.capture.boundary import GRADIENT_OF, record_at
 from ttrace.capture.calls import Call
-from ttrace.capture.context import StepContext
+from ttrace.capture.context import Gradient, StepContext
 from ttrace.capture.noise import Noise
 from ttrace.capture.objects import ObjectMemory
 from ttrace.core.ids import Kind, TensorId
@@ -28,10 +30,10 @@ class Watching:
         self._context = context
         self._noise = noise
         self.changes_outputs = noise is not None
-        self._watched: ObjectMemory[TensorId] = ObjectMemory()
+        self._watched: ObjectMemory[Gradient] = ObjectMemory()
         self._noisy: ObjectMemory[TensorId] = ObjectMemory()
-        self._repeated: set[tuple[TensorId, int]] = set()
-        self._handles: list[RemovableHandle] = []
+        self._repeated: set[Gradient] = set()
+        self._handles: dict[Gradient, list[RemovableHandle]] = {}
 
     def meet(self, call: Call, kind: Kind, slot: str, tensor: torch.Tensor) -> torch.Tensor:
         made = tensor
@@ -48,19 +50,27 @@ class Watching:
         return tensor
 
     def end(self) -> None:
-        for handle in self._handles:
-            handle.remove()  # a leaf may live on and be used in the next step
-        self._handles.clear()
+        for gradient in list(self._handles):
+            self._forget(gradient)  # a leaf may live on and be used in the next step
         self._watched.clear()
         self._noisy.clear()
         self._repeated.clear()
+
+    def _is_used_again(self, tensor: torch.Tensor, watched_as: Gradient, call: Call) -> bool:
+        """Whether it is a buffer that a pipeline stage receives other microbatches into."""
+        is_other = watched_as[1] != call.microbatch
+        return is_other and tensor.is_leaf and self._context.arrivals.came(watched_as)
+
+    def _forget(self, gradient: Gradient) -> None:
+        for handle in self._handles.pop(gradient, ()):
+            handle.remove()
 
     def _make_noisy(
         self, noise: Noise, call: Call, slot: str, tensor: torch.Tensor
     ) -> torch.Tensor:
         if self._noisy.find(tensor) is not None:
             return tensor  # a child returned it: noisy already
-        id_ = id_at(self._context, call, Kind.OUTPUT, slot)
+        id_ = self._context.id_in(call, Kind.OUTPUT, slot)
         with torch.set_grad_enabled(tensor.requires_grad):
             noisy = noise.on(tensor, f"{id_}@{call.microbatch}")
         self._noisy.keep(noisy, id_)
@@ -79,20 +89,23 @@ class Watching:
         A module may go on with what it `made` before noise was added: that is a use, too.
         """
         context, arrivals = self._context, self._context.arrivals
-        id_ = id_at(context, call, kind, boundary.slot)
+        id_ = context.id_in(call, kind, boundary.slot)
         gradient = (id_, call.microbatch)
         is_known = arrivals.is_known(gradient)
         if is_known and (arrivals.came(gradient) or not call.recompute):
             return
         watched_as = self._watched.find(tensor)
+        if watched_as is not None and self._is_used_again(tensor, watched_as, call):
+            self._forget(watched_as)
+            watched_as = None
         if watched_as is not None:
             if not is_known:
                 arrivals.settle(gradient)
                 context.recorder.mention(
-                    id_, tensor, microbatch=call.microbatch, same_as=watched_as
+                    id_, tensor, microbatch=call.microbatch, same_as=watched_as[0]
                 )
             return
-        self._watched.keep(tensor, id_)
+        self._watched.keep(tensor, gradient)
         if is_known:
             # The gradient flows through the original, through the repetition, or through both.
             self._repeated.add(gradient)
@@ -102,19 +115,22 @@ class Watching:
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
             return context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
 
-        self._handles.append(made.register_hook(arrived))
+        self._handles.setdefault(gradient, []).append(made.register_hook(arrived))
 
     def _arrived(
         self, id_: TensorId, call: Call, boundary: BoundarySpec, grad: torch.Tensor
     ) -> torch.Tensor | None:
         """The gradient that goes on instead; None leaves it as it is."""
         context, gradient = self._context, (id_, call.microbatch)
-        context.calls.backward_microbatch = call.microbatch
-        if context.arrivals.came(gradient):
-            if gradient in self._repeated:
-                return None
+        context.calls.arrive(call)
+        arrivals, number = context.arrivals, context.calls.passes
+        if arrivals.came(gradient) and (
+            gradient in self._repeated or context.adapter.is_weight_pass()
+        ):
+            return None
+        if arrivals.came_by(gradient, number):
             raise RuntimeError("its gradient arrived twice; only the first is kept")
-        context.arrivals.arrive(gradient)
+        id_ = replace(id_, turn=arrivals.arrive(gradient, number))
         noisy = None
         if self._noise is not None:
             noisy = self._noise.on(grad, f"{id_}@{call.microbatch}")

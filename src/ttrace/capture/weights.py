@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import eager
-from ttrace.core.ids import Kind, TensorId
+from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 
 Name = tuple[str, str]  # module, parameter
@@ -42,7 +42,7 @@ class WeightHooks:
         self._watched: dict[int, nn.Parameter] = {}  # kept alive, so that an id has one owner
         self._uses: Counter[tuple[Name, int]] = Counter()
         self._sums: dict[tuple[Name, int], _Sum] = {}
-        self._recorded: set[tuple[Name, int]] = set()
+        self._came: dict[tuple[Name, int], list[int]] = {}  # backward passes by which each came
         self._seen: set[Name] = set()
         self._leaf_handles: list[RemovableHandle] = []
         modules = list(context.adapter.modules())
@@ -76,7 +76,7 @@ class WeightHooks:
         self._watched.clear()
         self._uses.clear()
         self._sums.clear()
-        self._recorded.clear()
+        self._came.clear()
         self._seen.clear()
 
     def remove(self) -> None:
@@ -101,8 +101,10 @@ class WeightHooks:
 
         def look(module: nn.Module) -> None:
             is_recomputed = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way)
-            for name in () if is_recomputed else module._parameters:  # noqa: SLF001
-                self._uses[self._first_name(path, name), self._context.calls.microbatch] += 1
+            call = self._context.calls.current()
+            if call is not None and not call.at.apart and not is_recomputed:
+                for name in module._parameters:  # noqa: SLF001
+                    self._uses[self._first_name(path, name), call.microbatch] += 1
             # Parents use the parameters of modules that they never call: nn.MultiheadAttention.
             for inner_path, inner in below:
                 for name, parameter in inner.named_parameters(recurse=False):
@@ -120,7 +122,7 @@ class WeightHooks:
 
         def arrived(grad: torch.Tensor) -> None:
             if self._context.number is not None:
-                where = str(self._id(name))
+                where = str(self._context.id(name[0], Kind.GRAD, name[1]))
                 with torch.no_grad():
                     known = annotated_layout(parameter, grad)
                     self._context.recorder.guarded(where, lambda: self._arrived(name, grad, known))
@@ -129,11 +131,11 @@ class WeightHooks:
 
     def _arrived(self, name: Name, grad: torch.Tensor, known: Layout | None) -> None:
         context = self._context
-        microbatch = context.calls.backward_microbatch
+        microbatch = context.adapter.backward_microbatch()
         if microbatch is None:
-            microbatch = context.calls.microbatch
+            microbatch = context.calls.in_backward(context.root_of(name[0])).number
         key = (name, microbatch)
-        if key in self._recorded:
+        if context.calls.passes in self._came.get(key, ()):
             raise RuntimeError("its gradient arrived twice; only the first is kept")
         local, layout = context.adapter.to_local(grad)
         layout = known or layout or context.adapter.local_gradient_layout(*name)
@@ -148,18 +150,17 @@ class WeightHooks:
             self._sums[key].local += local
 
     def _write(self, name: Name, microbatch: int, found: _Sum) -> None:
-        self._recorded.add((name, microbatch))
+        passes = self._came.setdefault((name, microbatch), [])
+        turn = len(passes)
+        passes.append(self._context.calls.passes)
         self._seen.add(name)
         self._context.recorder.value(
-            self._id(name),
+            self._context.id(name[0], Kind.GRAD, name[1], turn=turn),
             found.local,
             microbatch=microbatch,
             layout=found.layout,
             sequence=found.sequence,
         )
-
-    def _id(self, name: Name) -> TensorId:
-        return self._context.id(name[0], Kind.GRAD, name[1])
 
 
 def _below(

@@ -3,6 +3,8 @@
     step0/layers.1.attention.wq:output.0        first output leaf of the first call in a microbatch
     step0/layers.1.attention.wq#1:input.0       first input leaf of the second call
     step0/layers.1.attention.wq:main_grad.weight
+    step0/layers.1.attention.wq~no_grad:output.0    of a forward without gradients
+    step0/layers.1.attention.wq:grad_output@1.0     by a second backward through the same call
 
 An id knows nothing of ranks and microbatches: those are shards of the tensor it names.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ttrace.errors import UsageError
@@ -99,20 +101,27 @@ _GROUPS = {
 _GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
 
 _TEXT = re.compile(
-    r"step(?P<step>\d+)/(?P<module>.*?)(#(?P<call>\d+))?:(?P<kind>[a-z_]+)(\.(?P<slot>.+))?",
+    r"step(?P<step>\d+)/(?P<module>.*?)(?P<apart>~no_grad)?(#(?P<call>\d+))?"
+    r":(?P<kind>[a-z_]+)(@(?P<turn>\d+))?(\.(?P<slot>.+))?",
     re.DOTALL,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TensorId:
-    """One logical tensor of one training step."""
+    """One logical tensor of one training step.
+
+    `apart`: of a call without gradients, which is no microbatch and is counted apart. `turn`: by
+    the how manieth backward through the same microbatch.
+    """
 
     step: int
     module: str
     kind: Kind
     slot: str = ""
     call: int = 0
+    apart: bool = False
+    turn: int = 0
 
     def __str__(self) -> str:
         before, after = self.around_module
@@ -121,9 +130,16 @@ class TensorId:
     @property
     def around_module(self) -> tuple[str, str]:
         """What stands before and after the module in its text."""
+        apart = "~no_grad" if self.apart else ""
         call = f"#{self.call}" if self.call else ""
+        turn = f"@{self.turn}" if self.turn else ""
         slot = f".{self.slot}" if self.slot else ""
-        return f"step{self.step}/", f"{call}:{self.kind.value}{slot}"
+        return f"step{self.step}/", f"{apart}{call}:{self.kind.value}{turn}{slot}"
+
+    @property
+    def forward(self) -> TensorId:
+        """The value that the gradient of an activation belongs to; a value itself."""
+        return replace(self, kind=self.kind.forward, turn=0)
 
     @classmethod
     def parse(cls, text: str) -> TensorId:
@@ -140,7 +156,22 @@ class TensorId:
             kind=Kind(match["kind"]),
             slot=match["slot"] or "",
             call=int(match["call"] or 0),
+            apart=match["apart"] is not None,
+            turn=int(match["turn"] or 0),
         )
+
+
+def roots_of(paths: Iterable[str]) -> frozenset[str]:
+    """The models among these modules: those that stand in no other."""
+    known = frozenset(paths)
+    return frozenset({""}) if "" in known else frozenset(root_of(path, known) for path in known)
+
+
+def root_of(module: str, roots: frozenset[str]) -> str:
+    """The model that a module stands in; the empty path where no other leads to it."""
+    names = module.split(".")
+    above = (".".join(names[:end]) for end in range(1, len(names) + 1))
+    return next((path for path in above if path in roots), "")
 
 
 def display_module(path: str) -> str:

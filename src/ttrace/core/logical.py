@@ -16,7 +16,8 @@ class Piece:
     """`factor` times the sum of these records, at this place of the logical tensor.
 
     Most pieces are one record. Partial sums over a mesh axis, and values that every microbatch
-    contributes to (a loss, the gradient of a position embedding), are several.
+    contributes to (a loss, the gradient of a position embedding), are several. A factor of 0 stands
+    for zeros that nobody recorded.
     """
 
     layout: Layout
@@ -57,7 +58,7 @@ class LogicalTensor:
     @property
     def sequence(self) -> int:
         """When a rank first made it: the execution order."""
-        return min(piece.records[0].sequence for piece in self.pieces)
+        return min(piece.records[0].sequence for piece in self.pieces if piece.factor)
 
 
 def as_terms(tensor: LogicalTensor) -> LogicalTensor | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import TensorId, roots_of
 from ttrace.core.plain import from_dict
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, TraceNotFound, TTraceError, UnsupportedTrace
@@ -85,6 +85,11 @@ class Trace:
     @property
     def steps(self) -> tuple[int, ...]:
         return tuple(sorted({id_.step for id_ in self.by_id()}))
+
+    @functools.cached_property
+    def roots(self) -> frozenset[str]:
+        """The paths of the models: a single one has an empty path."""
+        return roots_of(m.path for trace in self.ranks.values() for m in trace.info.modules)
 
     def by_id(self) -> dict[TensorId, list[Record]]:
         """The records of every logical tensor, by rank and then in the order of writing."""

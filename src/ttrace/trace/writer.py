@@ -102,16 +102,26 @@ class TraceWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
 
 
+_CLAIMED: set[tuple[int, Path]] = set()  # folders that a process writes into, or did
+
+
 def _claim(folder: Path, rank: int) -> int:
     """The journal's file descriptor; creating that file is what makes the folder ours."""
     folder.mkdir(parents=True, exist_ok=True)
     if not any(folder.iterdir()):
         with contextlib.suppress(FileExistsError):
-            return os.open(
+            journal_fd = os.open(
                 folder / journal.JOURNAL,
                 os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
                 0o666,
             )
+            _CLAIMED.add((os.getpid(), folder))
+            return journal_fd
+    if (os.getpid(), folder) in _CLAIMED:
+        raise UsageError(
+            "this process is traced already: call ttrace.attach once, with everything that is "
+            'trained, as ttrace.attach({"generator": g, "critic": c}, [optimizer_g, optimizer_c])'
+        )
     raise UsageError(
         f"{folder} already holds files, and a trace is never overwritten: choose another folder or "
         f"remove this one; if the run is new, two of its processes may both claim rank {rank}"

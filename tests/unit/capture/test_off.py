@@ -98,7 +98,7 @@ print(json.dumps([untraced, loaded()]))
 
 def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"needs the model.*found list"):
-        attach(tmp_path, [])  # type: ignore[arg-type]
+        attach(tmp_path, [])
 
 
 @pytest.mark.parametrize("variable", [STEPS, NOISE_SEED])

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from ttrace.core.ids import Kind, KindGroup, TensorId, blocks_of
+from ttrace.core.ids import Kind, KindGroup, TensorId, blocks_of, root_of, roots_of
 
 
 def test_every_kind_has_a_group_and_groups_follow_each_other() -> None:
@@ -46,3 +46,29 @@ def test_id_is_read_from_its_text() -> None:
 )
 def test_blocks_stand_in_the_outermost_list(paths: str, blocks: set[str]) -> None:
     assert blocks_of(["", *paths.split()]) == blocks
+
+
+def test_text_tells_calls_without_gradients_and_later_turns_of_backward() -> None:
+    apart = TensorId.parse("step0/wq~no_grad#3:input.0")
+    assert (apart.module, apart.apart, apart.call) == ("wq", True, 3)
+    later = TensorId.parse("step0/wq#1:grad_output@2.0")
+    assert (later.kind, later.turn, later.slot) == (Kind.GRAD_OUTPUT, 2, "0")
+    assert str(later.forward) == "step0/wq#1:output.0"
+    assert [str(id_) for id_ in (apart, later)] == [
+        "step0/wq~no_grad#3:input.0",
+        "step0/wq#1:grad_output@2.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("paths", "roots"),
+    [
+        (["", "a", "a.b"], {""}),
+        (["gen", "gen.a", "disc", "disc.gen"], {"gen", "disc"}),
+        ([], set()),
+    ],
+)
+def test_roots_stand_in_no_other_module(paths: list[str], roots: set[str]) -> None:
+    assert roots_of(paths) == roots
+    for path in paths:
+        assert root_of(path, roots_of(paths)) == (path.split(".")[0] if "" not in roots else "")

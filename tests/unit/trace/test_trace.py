@@ -20,7 +20,7 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import ModuleInfo, RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, TraceNotFound, UnsupportedTrace, UsageError
-from ttrace.trace import journal
+from ttrace.trace import journal, writer
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import tensor_bytes
 from ttrace.trace.reader import Trace
@@ -211,6 +211,7 @@ def test_index_and_steps_span_all_ranks(tmp_path: Path) -> None:
 
 def test_existing_rank_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     write_trace(tmp_path, torch.ones(2))
+    writer._CLAIMED.clear()
     files = sorted((file.name, file.read_bytes()) for file in (tmp_path / "rank-00000").iterdir())
     with pytest.raises(UsageError, match=r"rank-00000 already holds files.*two of its processes"):
         TraceWriter(tmp_path, RankInfo(rank=0, world_size=1))

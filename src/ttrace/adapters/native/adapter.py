@@ -7,14 +7,14 @@ neither is typed at alignment by its shape against the reference.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ttrace.adapters.base import Adapter, BoundarySpec, Coordinates
+from ttrace.adapters.base import Adapter, AroundBackward, BoundarySpec, Coordinates
 from ttrace.adapters.native import dtensor
 from ttrace.adapters.native.modules import batch_place, unwrapped, walk, written_class
 from ttrace.adapters.native.pipelining import Pipeline
@@ -48,12 +48,19 @@ class NativeAdapter(Adapter):
     def microbatch(self) -> int | None:
         return self._pipeline.microbatch
 
+    def backward_microbatch(self) -> int | None:
+        return self._pipeline.backward_microbatch
+
+    def is_weight_pass(self) -> bool:
+        return self._pipeline.is_weight_pass
+
     def is_rehearsal(self) -> bool:
         return self._pipeline.is_rehearsal()
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         seen: set[int] = set()
-        for path, module in (found for root in self.roots for found in walk(root)):
+        stages = self._pipeline.stages
+        for path, module in (found for stage in stages for found in walk(stage.module, stage.name)):
             if id(module) not in seen:
                 seen.add(id(module))
                 yield path, module
@@ -84,3 +91,6 @@ class NativeAdapter(Adapter):
     def tracking(self) -> Iterator[None]:
         with dtensor.remembering(), self._pipeline.tracking():
             yield
+
+    def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
+        return self._pipeline.watch_backward(around)

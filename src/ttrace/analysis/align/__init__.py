@@ -14,7 +14,7 @@ from ttrace.analysis.align.infer import OwnShape
 from ttrace.analysis.align.matching import match_batches
 from ttrace.analysis.align.padding import Crop, cropped, find_crop, padding_note, vocabulary_of
 from ttrace.analysis.align.place import Placer, RecordKey
-from ttrace.analysis.batch import Batch
+from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, strand_of
 from ttrace.analysis.sources import Source
 from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.ids import Kind, TensorId
@@ -29,8 +29,8 @@ class Aligned:
     """Everything that two traces say about each other's shape."""
 
     tensors: tuple[Alignment, ...]
-    reference_batch: Batch
-    candidate_batch: Batch
+    reference_batches: Batches
+    candidate_batches: Batches
     consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
     positions: dict[RecordKey, Position] = field(default_factory=dict)
     crops: dict[TensorId, Crop] = field(default_factory=dict)  # where vocabularies end
@@ -47,12 +47,15 @@ class Aligned:
 
 def align_one(source: Source) -> dict[TensorId, LogicalTensor | str]:
     """A trace by itself: the logical tensor of every id, or why there is none."""
-    placer = Placer(source.trace, source.batch)
-    return {
-        id_: placer.place(stored, placer.own_shape(stored))
-        for id_, records in source.trace.by_id().items()
-        if (stored := _stored(records))
-    }
+    batches = source.batches
+    placers: dict[Strand, Placer] = {}
+    found: dict[TensorId, LogicalTensor | str] = {}
+    for id_, records in source.trace.by_id().items():
+        strand = strand_of(source.trace, id_)
+        placer = placers.setdefault(strand, Placer(source.trace, batches.get(strand, EMPTY_BATCH)))
+        if stored := _stored(records):
+            found[id_] = placer.place(stored, placer.own_shape(stored))
+    return found
 
 
 class Aligner:
@@ -64,9 +67,9 @@ class Aligner:
 
     def align(self, source: Source) -> Aligned:
         """Both traces, the candidate placed in the logical shapes of the reference."""
-        reference_batch, candidate_batch = match_batches(self._reference, source)
+        batches = match_batches(self._reference, source)
         reference, candidate = self._reference.trace, source.trace
-        sides = self._placer(reference_batch), Placer(candidate, candidate_batch)
+        sides: dict[Strand, tuple[Placer, Placer]] = {}
         vocabulary = vocabulary_of(reference, candidate)
         crops: dict[TensorId, Crop] = {}
         notes: list[str] = []
@@ -80,28 +83,32 @@ class Aligner:
                         notes.append(padding_note(id_, expected[0], found[0], crop))
                     crops[id_] = crop
                     expected, found = cropped(expected, crop), cropped(found, crop)
-            if _names_rows(id_, expected, found, candidate_batch):
+            strand = strand_of(reference if expected else candidate, id_)
+            own, other = (side.get(strand, EMPTY_BATCH) for side in batches)
+            if _names_rows(id_, expected, found, other):
                 tensors.append(Alignment(id=id_, reference=None, candidate=None, names_rows=True))
                 continue
-            tensors.append(_align_id(id_, expected, found, *sides))
+            if strand not in sides:
+                sides[strand] = self._placer(strand, own), Placer(candidate, other)
+            tensors.append(_align_id(id_, expected, found, *sides[strand]))
         return Aligned(
             tensors=tuple(sorted(tensors, key=_execution_order)),
-            reference_batch=reference_batch,
-            candidate_batch=candidate_batch,
+            reference_batches=batches[0],
+            candidate_batches=batches[1],
             consumers=_consumers(candidate),
-            positions=sides[1].positions,
+            positions={key: at for _, side in sides.values() for key, at in side.positions.items()},
             crops=crops,
             notes=tuple(notes),
         )
 
-    def _placer(self, batch: Batch) -> Placer:
+    def _placer(self, strand: Strand, batch: Batch) -> Placer:
         """What was placed stays known for the next run in the same order of samples."""
         own = Placer(self._reference.trace, batch)
-        return self._placers.setdefault(id(batch), own) if self._is_kept(batch) else own
+        return self._placers.setdefault(id(batch), own) if self._is_kept(strand, batch) else own
 
-    def _is_kept(self, batch: Batch) -> bool:
-        choices = self._reference.model_inputs.choices()
-        return any(batch is self._reference.batch_by(choice) for choice in choices)
+    def _is_kept(self, strand: Strand, batch: Batch) -> bool:
+        choices = self._reference.inputs_of(strand).choices()
+        return any(batch is self._reference.batch_by(strand, choice) for choice in choices)
 
 
 def _align_id(

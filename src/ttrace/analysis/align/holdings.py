@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ttrace.analysis.batch import Batch, MicrobatchKey, Part
 from ttrace.core.ids import TensorId
@@ -49,7 +48,7 @@ class Holdings:
 
     def same_for_all_samples(self, record: Record) -> bool:
         """A position table, a mask: microbatches of other samples hold the same bytes."""
-        forward = forward_of(record.id)
+        forward = record.id.forward
         if forward not in self._shared:
             digests: dict[Part | None, set[object]] = defaultdict(set)
             for other in self.trace.by_id().get(forward, []):
@@ -74,11 +73,6 @@ def key_of(record: Record) -> MicrobatchKey:
     """The microbatch that a record is of: that of the rank whose samples they are."""
     rank = record.rank if record.origin is None else record.origin
     return MicrobatchKey(record.id.step, rank, record.microbatch)
-
-
-def forward_of(id_: TensorId) -> TensorId:
-    """The value that a gradient belongs to; a value itself."""
-    return replace(id_, kind=id_.kind.forward)
 
 
 def without(axes: Axes, left_out: Sequence[str]) -> Axes:

@@ -1,24 +1,29 @@
 """How the samples of two traces correspond, read off the content of the models' inputs.
 
 Enters: the batches of both traces. Leaves: both in one order of samples. The rows of one model
-input are looked up among the rows of the other (align/lookup.py); rows that are not found are
-placed by data-parallel index and microbatch number, and that is said.
+input are looked up among the rows of the other (align/lookup.py); rows that are not found lie as
+those that they were computed from (align/follow.py), or are placed by data-parallel index and
+microbatch number, and that is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
+from ttrace.analysis.align.follow import Matched, follow
 from ttrace.analysis.align.lookup import find_blocks, find_chunks, find_padded, find_rows
 from ttrace.analysis.align.pointers import with_pointers
 from ttrace.analysis.align.routing import with_routing
 from ttrace.analysis.batch import (
     Batch,
+    Batches,
     MicrobatchKey,
     Part,
     Rows,
+    Strand,
     adopted,
     digest,
     group_of,
@@ -27,55 +32,82 @@ from ttrace.analysis.batch import (
 from ttrace.analysis.inputs import WHOLE, RowsOf
 from ttrace.analysis.sources import Source
 from ttrace.core.layout import Run
+from ttrace.trace.reader import Trace
 
 
-def match_batches(reference: Source, candidate: Source) -> tuple[Batch, Batch]:
-    """The batches of both, in the order of the reference's samples.
+def match_batches(reference: Source, candidate: Source) -> tuple[Batches, Batches]:
+    """The batches of all models in both, in the order of the reference's samples."""
+    strands = dict.fromkeys((*reference.model_inputs, *candidate.model_inputs))
+    found = {strand: _match_strand(strand, reference, candidate) for strand in strands}
+    sure = [matched for matched in found.values() if not matched[1].notes]
+    for strand, (_, unsure) in found.items():
+        followed = _followed(strand, reference, candidate, sure) if unsure.notes else None
+        found[strand] = followed or found[strand]
+    return (
+        {strand: matched[0] for strand, matched in found.items()},
+        {strand: matched[1] for strand, matched in found.items()},
+    )
 
-    They are told apart by the first input whose rows are found again.
-    """
-    theirs = candidate.model_inputs.choices()
-    choices = [choice for choice in reference.model_inputs.choices() if choice in theirs]
-    if not choices:
-        return reference.batch, candidate.batch
+
+def _followed(
+    strand: Strand, reference: Source, candidate: Source, sure: Sequence[Matched]
+) -> Matched | None:
+    """What another model computed lies as the data from which it did."""
+    choice = _choices(strand, reference, candidate)[0]
+    trace, base = candidate.trace, reference.batch_by(strand, choice)
+    parts: dict[MicrobatchKey, Part] = {}
+    for step, held in candidate.inputs_of(strand).rows(choice).items():
+        if step in base.sizes:
+            found = follow(*_grouped(trace, held), base, sure)
+            if found is None:
+                return None
+            parts |= found
+            parts |= adopted(trace, step, parts)
+    return base, replace(base, parts=parts)
+
+
+def _match_strand(strand: Strand, reference: Source, candidate: Source) -> Matched:
+    """Samples are told apart by the first input whose rows are found again."""
     first = None
-    for choice in choices:
-        found = _match_by(choice, reference, candidate)
+    for choice in _choices(strand, reference, candidate):
+        found = _match_by(strand, choice, reference, candidate)
         if not found[1].notes:
-            batch = with_pointers(choice, found, reference, candidate)
-            return found[0], with_routing(batch, reference, candidate)
+            batch = with_pointers(strand, choice, found, reference, candidate)
+            return found[0], with_routing(strand, batch, reference, candidate)
         first = first or found
-    assert first is not None
-    return first
+    return first or (reference.batch_of(strand), candidate.batch_of(strand))
 
 
-def _match_by(choice: RowsOf, reference: Source, candidate: Source) -> tuple[Batch, Batch]:
+def _choices(strand: Strand, reference: Source, candidate: Source) -> list[RowsOf]:
+    theirs = candidate.inputs_of(strand).choices()
+    return [choice for choice in reference.inputs_of(strand).choices() if choice in theirs]
+
+
+def _match_by(strand: Strand, choice: RowsOf, reference: Source, candidate: Source) -> Matched:
     """A candidate that holds the whole batch in one piece sets the order instead.
 
     Tensors without a batch dim could not be told from reordered ones, nor whole sequences from
     parts of them.
     """
-    own = candidate.batch_by(choice)
+    own = candidate.batch_by(strand, choice)
     if not any(map(own.splits, own.parts)):
-        matched = _match(choice, reference, candidate)
+        matched = _match(strand, choice, reference, candidate)
         if not matched.notes:
             return matched, own
-    return reference.batch_by(choice), _match(choice, candidate, reference)
+    return reference.batch_by(strand, choice), _match(strand, choice, candidate, reference)
 
 
-def _match(choice: RowsOf, source: Source, other: Source) -> Batch:
+def _match(strand: Strand, choice: RowsOf, source: Source, other: Source) -> Batch:
     """The batch of one trace, every row, or part of a row, found among the rows of another."""
-    trace, base = source.trace, other.batch_by(choice)
+    trace, base = source.trace, other.batch_by(strand, choice)
     parts: dict[MicrobatchKey, Part] = {}
     lengths: dict[int, int] = {}
     notes: list[str] = []
-    others = other.model_inputs.rows(choice)
-    for step, held in source.model_inputs.rows(choice).items():
+    others = other.inputs_of(strand).rows(choice)
+    for step, held in source.inputs_of(strand).rows(choice).items():
         if step not in base.sizes:
             continue
-        order = in_order(trace, held)
-        rows = {key: held[key] for key in order}
-        groups = {key: group_of(trace, key, [digest(r) for r in held[key]]) for key in order}
+        rows, groups = _grouped(trace, held)
         among = {} if choice.dim == WHOLE else others.get(step, {})
         found, length = _find(rows, groups, base, step, among)
         if found is None:
@@ -83,7 +115,7 @@ def _match(choice: RowsOf, source: Source, other: Source) -> Batch:
                 f"step {step}: the candidate's model inputs are not rows of the reference's; "
                 "samples are placed by data-parallel index and microbatch number instead"
             )
-            found = _by_position(order, groups, rows)
+            found = _by_position(groups, rows)
         lengths |= {step: length} if length else {}
         parts |= found
         parts |= adopted(trace, step, parts)
@@ -95,6 +127,14 @@ def _match(choice: RowsOf, source: Source, other: Source) -> Batch:
         dim=max(choice.dim, 0),
         notes=tuple(notes),
     )
+
+
+def _grouped(
+    trace: Trace, held: Mapping[MicrobatchKey, Rows]
+) -> tuple[dict[MicrobatchKey, Rows], dict[MicrobatchKey, object]]:
+    """Rows in the order of the batch, and which of them are the same ones on several ranks."""
+    rows = {key: held[key] for key in in_order(trace, held)}
+    return rows, {key: group_of(trace, key, [digest(r) for r in rows[key]]) for key in rows}
 
 
 def _find(
@@ -151,14 +191,13 @@ def _samples(
 
 
 def _by_position(
-    order: list[MicrobatchKey],
     groups: Mapping[MicrobatchKey, object],
     rows: Mapping[MicrobatchKey, Rows],
 ) -> dict[MicrobatchKey, Part]:
     parts: dict[MicrobatchKey, Part] = {}
     placed: dict[object, Part] = {}
     start = 0
-    for key in order:
+    for key in rows:
         if groups[key] not in placed:
             placed[groups[key]] = Part((Run(start, len(rows[key])),))
             start += len(rows[key])

@@ -24,7 +24,7 @@ from ttrace.analysis.align.sums import Placed, Unplaceable, pieces_of
 from ttrace.analysis.batch import Batch
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run
-from ttrace.core.logical import LogicalTensor, assemble
+from ttrace.core.logical import LogicalTensor, Piece, assemble
 from ttrace.core.record import Record
 from ttrace.errors import LayoutError
 from ttrace.trace.plan import Position
@@ -67,7 +67,7 @@ class Placer:
                 else self._place(record, records, own.shape)
                 for record in records
             ]
-            pieces = pieces_of(self._holdings, placed)
+            pieces = [*pieces_of(self._holdings, placed), *self._nothing(records, own.shape)]
         except (Unplaceable, LayoutError) as problem:
             return str(problem)
         self._remember(placed)
@@ -80,6 +80,23 @@ class Placer:
             ["layout inferred from the shape"] if inferred else [],
             absent=tuple(dict.fromkeys(layout for item in placed for layout in item.absent)),
         )
+
+    def _nothing(self, records: Sequence[Record], shape: Shape) -> list[Piece]:
+        """Zeros for microbatches of which no rank has a gradient: nothing there needed one."""
+        id_, seen = records[0].id, {record.microbatch for record in records}
+        if not id_.kind.is_gradient_of_activation:
+            return []
+        values = [
+            value
+            for value in self._holdings.trace.by_id().get(id_.forward, ())
+            if value.microbatch not in seen and value.location is not None and not value.recompute
+        ]
+        placed = [self._place(value, values, shape) for value in values]
+        return [
+            Piece(layout=item.layout, records=(item.record,), factor=0.0)
+            for item in placed
+            if not item.contributes
+        ]
 
     def _remember(self, placed: Sequence[Placed]) -> None:
         """Keep where every record sits, for a later run that must not guess."""

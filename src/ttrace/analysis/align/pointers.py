@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ttrace.analysis.align.lookup import find_rows
-from ttrace.analysis.batch import Batch, MicrobatchKey, Part, Pointers, digest
+from ttrace.analysis.batch import Batch, MicrobatchKey, Part, Pointers, Strand, digest
 from ttrace.analysis.inputs import RowsOf, rows_along
 from ttrace.analysis.sources import Source
 from ttrace.core.layout import Run, normalise
@@ -49,7 +49,11 @@ _Reading = Callable[[_Side, _Side], _Found | None]
 
 
 def with_pointers(
-    choice: RowsOf, batches: tuple[Batch, Batch], reference: Source, candidate: Source
+    strand: Strand,
+    choice: RowsOf,
+    batches: tuple[Batch, Batch],
+    reference: Source,
+    candidate: Source,
 ) -> Batch:
     """The candidate's batch with all that its other inputs say of further rows."""
     batch = batches[1]
@@ -57,11 +61,11 @@ def with_pointers(
         return batch
     others: list[Batch] = []
     pointers: set[tuple[MicrobatchKey, str]] = set()
-    for name in reference.model_inputs.tensors:
-        theirs = candidate.model_inputs.tensors.get(name, {})
+    expected = reference.inputs_of(strand).tensors
+    for name, ours in expected.items():
+        theirs = candidate.inputs_of(strand).tensors.get(name, {})
         if name == choice.name or not theirs:
             continue
-        ours = reference.model_inputs.tensors[name]
         for dim, reading in _READINGS:
             found = {
                 step: reading(

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from ttrace.analysis.batch import Batch, MicrobatchKey, Part
+from ttrace.analysis.batch import Batch, MicrobatchKey, Part, Strand, strand_of
 from ttrace.analysis.sources import Source
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Run, normalise
@@ -25,12 +25,12 @@ from ttrace.core.record import Record
 _MOST_PRODUCTS = 10**11
 
 
-def with_routing(batch: Batch, reference: Source, candidate: Source) -> Batch:
+def with_routing(strand: Strand, batch: Batch, reference: Source, candidate: Source) -> Batch:
     """The candidate's batch, with the rows of every module that orders its tokens."""
     if not any(map(batch.splits, batch.parts)):
         return batch
     others, unknown = [], set()
-    for id_, count in _routers(reference):
+    for id_, count in _routers(strand, reference):
         rows = _rows_inside(id_, count, reference, candidate)
         if rows is None:
             unknown.add(id_.module)
@@ -39,13 +39,15 @@ def with_routing(batch: Batch, reference: Source, candidate: Source) -> Batch:
     return replace(batch, others=(*batch.others, *others), unknown=frozenset(unknown))
 
 
-def _routers(reference: Source) -> Iterator[tuple[TensorId, int]]:
+def _routers(strand: Strand, reference: Source) -> Iterator[tuple[TensorId, int]]:
     """Modules that get tokens and whole numbers, k for each of them; how many rows that makes."""
     for id_, records in reference.trace.by_id().items():
         shape = records[0].shape
         is_input = id_.kind is Kind.INPUT and id_.module and not id_.call
         are_choices = len(shape) == 2 and records[0].dtype.startswith("int")
-        if is_input and are_choices and _gets_tokens(reference, id_, shape):
+        if not is_input or not are_choices or strand_of(reference.trace, id_) != strand:
+            continue
+        if _gets_tokens(reference, id_, shape):
             yield id_, shape[0] * shape[1]
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ttrace.analysis.align.holdings import Group, Holdings, forward_of, without
+from ttrace.analysis.align.holdings import Group, Holdings, without
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.core.logical import Piece
@@ -129,7 +129,7 @@ def _require_all_groups(holdings: Holdings, records: Sequence[Record]) -> None:
         shards = [key for key in holdings.batch.parts if key[0] == id_.step]
         expected = {holdings.group_at(s) for s in shards if s[2] in stored}
     else:
-        forward = holdings.trace.by_id().get(forward_of(id_), [])
+        forward = holdings.trace.by_id().get(id_.forward, [])
         expected = {holdings.group(record) for record in forward}
     found = {holdings.group(record) for record in records}
     if all(part is not None and part.positions for part, _ in found):

@@ -141,7 +141,7 @@ def _segments(
     modules: Set[str] | None,
 ) -> dict[Blame, list[TensorResult]]:
     """The wrong points of every segment."""
-    known = {result.id.module for result in results}
+    known = {result.id.module for result in results if result.id.kind.is_activation}
     segments: dict[Blame, list[TensorResult]] = {}
     for result in results:
         failed = result.verdict.is_failure and result.id not in unreached
@@ -242,8 +242,9 @@ def _segment(result: TensorResult, known: Set[str], modules: Set[str] | None) ->
     if kind in _IN_MODULE:
         return Blame.of(_isolated(module, modules), phase=_IN_MODULE[kind])
     if kind in _IN_PARENT:
-        if module == "":
+        caller = caller_of(module, known)
+        if module == "" or (caller == "" and "" not in known):  # one of several models
             stage = Stage.LOSS if kind is Kind.GRAD_OUTPUT else Stage.MODEL_INPUT
             return Blame.at(stage, _IN_PARENT[kind])
-        return Blame.of(caller_of(module, known), phase=_IN_PARENT[kind])
+        return Blame.of(caller, phase=_IN_PARENT[kind])
     return None

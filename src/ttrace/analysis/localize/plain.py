@@ -105,9 +105,9 @@ def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]
                 total=len(parameters),
             ),
         )
-    inputs = [
-        r for r in results if r.id.kind is Kind.INPUT and r.id.module == "" and r.verdict.is_failure
-    ]
+    given, wrong = of_kind(results, Kind.INPUT)
+    first = _first_model(given)
+    inputs = [result for result in wrong if result.id.module == first]
     if inputs:
         return (
             Culprit(
@@ -125,6 +125,13 @@ def _are_parts(failed: Sequence[TensorResult]) -> bool:
         result.finding is Finding.TAKEN_AS_CHUNKS or result.verdict is Verdict.SHAPE
         for result in failed
     )
+
+
+def _first_model(given: Sequence[TensorResult]) -> str:
+    """The model that gets the data: the only one, or of several the one that is called first."""
+    if any(result.id.module == "" for result in given):
+        return ""
+    return min(given, key=lambda result: result.order).id.module if given else ""
 
 
 def _of_parameters(failed: Sequence[TensorResult]) -> Blame:

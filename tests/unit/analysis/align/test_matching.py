@@ -7,6 +7,7 @@ import torch
 
 from tests.support.made_traces import write_rank
 from ttrace.analysis.align import Aligned, Aligner
+from ttrace.analysis.batch import Strand, notes_of
 from ttrace.analysis.sources import opened
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout, Run
@@ -47,7 +48,7 @@ def test_a_rank_that_leaves_out_more_than_padding_is_not_recognised(tmp_path: Pa
         {":input.0": PADDED[:2, :3], "f:output.0": torch.zeros(2, 3)},
         {":input.0": PADDED[2:, :3], "f:output.0": torch.zeros(2, 3)},
     )
-    assert aligned.candidate_batch.notes
+    assert notes_of(aligned.candidate_batches)
     assert all(a.uncertain and a.candidate_problem for a in aligned.tensors)
 
 
@@ -66,5 +67,5 @@ def test_parts_of_one_dtensor_are_the_same_batch_for_all_ranks(tmp_path: Path) -
 def test_a_state_without_a_batch_is_one_sample(tmp_path: Path) -> None:
     state = {":input.0": torch.arange(4.0), "f:output.0": torch.zeros(6)}
     aligned = _aligned(tmp_path, state, state, state)
-    assert aligned.candidate_batch.sizes == {0: 1}
+    assert aligned.candidate_batches[Strand()].sizes == {0: 1}
     assert len(aligned.pairs()) == 2

@@ -1,0 +1,45 @@
+"""Several models in one tracer: their names, their microbatches, and a second attach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.capturing import attach, record
+from ttrace.errors import UsageError
+
+
+def models() -> tuple[nn.Linear, nn.Linear]:
+    return nn.Linear(4, 4), nn.Linear(4, 1)
+
+
+def test_models_in_a_list_go_by_their_index(tmp_path: Path) -> None:
+    first, second = models()
+    trace = record(tmp_path, [first, second], lambda: second(first(torch.ones(2, 4))).sum())
+    assert {"0:param.weight", "1:param.weight", "0:output.0", "1:input.0"} <= trace.ids
+    assert trace.trace.roots == {"0", "1"}
+
+
+def test_every_model_counts_its_own_microbatches(tmp_path: Path) -> None:
+    first, second = models()
+
+    def step() -> None:
+        second(torch.zeros(2, 4)).sum().backward()
+        second(first(torch.ones(2, 4))).sum().backward()
+
+    trace = record(tmp_path, {"made": first, "judged": second}, step)
+    assert [r.microbatch for r in trace.records("judged:grad.weight")] == [0, 1]
+    assert [r.microbatch for r in trace.records("made:grad.weight")] == [0]
+    # A loss belongs to the model that backward comes to last.
+    assert [r.microbatch for r in trace.records("judged:loss")] == [0]
+    assert [r.microbatch for r in trace.records("made:loss")] == [0]
+
+
+def test_a_second_attach_says_how_to_attach_both(tmp_path: Path) -> None:
+    first, second = models()
+    attach(tmp_path, first)
+    with pytest.raises(UsageError, match=r"call ttrace\.attach once"):
+        attach(tmp_path, second)
