@@ -48,6 +48,8 @@ def train_and_tell(case: Case) -> dict[str, Tensor]:
 def _train(case: Case) -> nn.Module:
     # not by its context manager, which sets what is for other devices too, and warns of it
     was_enabled = torch.backends.mkldnn.set_flags(case.mkldnn)[0]
+    # as one must who compares with a CPU: recurrent layers round to TF32 otherwise
+    torch.backends.cudnn.allow_tf32 = case.device == case.reference_device
     try:
         return _steps(case)
     finally:

@@ -24,11 +24,23 @@ def of_runs(reference: Source, candidate: Source, perturbed: Sequence[Source]) -
     for text in noisy:
         if text not in reference.notes:
             yield Note(topic=Topic.YARDSTICK, text=text)
+    yield from _other_devices(reference, candidate, perturbed)
     yield from _fewer_steps(candidate)  # the others have as many
     for source in (reference, candidate, *perturbed):
         how = read_death(source.trace.path)
         if how is not None:
             yield Note(topic=Topic.DIED_AT_EXIT, text=f"{source.role} run {how}")
+
+
+def _other_devices(
+    reference: Source, candidate: Source, perturbed: Sequence[Source]
+) -> Iterator[Note]:
+    devices = [source.facts.device for source in (reference, candidate)]
+    if devices[0] == devices[1] or not perturbed:
+        return
+    allowed = all(r.info.other_kernels for s in perturbed for r in s.trace.ranks.values())
+    topic = Topic.OTHER_KERNELS if allowed else Topic.NOISE_OF_ONE_DEVICE
+    yield Note(topic=topic, text=" and ".join(devices))
 
 
 def of_alignment(aligned: Aligned) -> Iterator[Note]:

@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 
 from ttrace.adapters.base import Adapter
+from ttrace.capture.settings import Settings
 from ttrace.core.record import ModuleInfo, RankInfo
 
 _HASH = re.compile(r"[0-9a-f]{40,64}")
 
 
-def describe_rank(adapter: Adapter, *, noise_seed: int | None) -> RankInfo:
-    """The manifest of this rank; `noise_seed` is that of a perturbed run."""
+def describe_rank(adapter: Adapter, settings: Settings) -> RankInfo:
+    """The manifest of this rank."""
     coordinates = adapter.coordinates()
     return RankInfo(
         rank=coordinates.rank,
@@ -31,7 +32,8 @@ def describe_rank(adapter: Adapter, *, noise_seed: int | None) -> RankInfo:
         loss_parts=coordinates.loss_parts,
         adapter=adapter.name,
         device=_device(adapter),
-        noise_seed=noise_seed,
+        noise_seed=settings.noise_seed,
+        other_kernels=settings.other_kernels,
         modules=tuple(
             _describe(path, adapter.written_class(module)) for path, module in adapter.modules()
         ),

@@ -5,6 +5,10 @@ Carlo arithmetic at module granularity). The noise comes from its own generator,
 tensor id: the user's random numbers are untouched and replicas on several ranks get the same noise.
 Values stay in their range: signs, zeros, infinities and whole numbers are kept, and what is at most
 one in magnitude stays so.
+
+Kernels of another device compute the same functions by other approximations, each right to a unit
+in the last place, but not to either side by chance: all elements may come out a little larger.
+Noise between such kernels has a part that all elements of a tensor share.
 """
 
 from __future__ import annotations
@@ -22,17 +26,22 @@ _ACCUMULATED_IN_OWN_DTYPE = frozenset({torch.float64, torch.float32})
 
 
 class Noise:
-    """Moves by one unit in the last place at most: x + eps |x| u, u uniform in [-1, 1]."""
+    """Moves by one unit in the last place at most: x + eps |x| u, u uniform in [-1, 1].
 
-    def __init__(self, seed: int, adapter: Adapter) -> None:
+    Of other kernels: x + eps |x| (u + v + w sign x), v and w drawn so too, once for a tensor.
+    """
+
+    def __init__(self, seed: int, adapter: Adapter, *, other_kernels: bool = False) -> None:
         self.seed = seed
         self._adapter = adapter
+        self._other_kernels = other_kernels
 
     def on(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
         """Noisy values of the same kind of tensor; autograd passes the gradient on unchanged."""
         if tensor.dtype not in _NOISY or tensor.numel() == 0:
             return tensor
-        return _Noisy.apply(tensor, lambda value: self._shift(value, key))
+        shared = self._other_kernels
+        return _Noisy.apply(tensor, lambda value: self._shift(value, key, shared=shared))
 
     def on_weight(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
         """Noisy values of a weight, for one operator that multiplies by it.
@@ -43,11 +52,11 @@ class Noise:
         """
         return self._shift(tensor, key) if tensor.dtype in _ACCUMULATED_IN_OWN_DTYPE else tensor
 
-    def _shift(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
+    def _shift(self, tensor: torch.Tensor, key: str, *, shared: bool = False) -> torch.Tensor:
         local, _ = self._adapter.to_local(tensor)
-        return self._adapter.wrap_like(self._values(local, key), like=tensor)
+        return self._adapter.wrap_like(self._values(local, key, shared=shared), like=tensor)
 
-    def _values(self, local: torch.Tensor, key: str) -> torch.Tensor:
+    def _values(self, local: torch.Tensor, key: str, *, shared: bool) -> torch.Tensor:
         generator = torch.Generator(device=local.device)
         generator.manual_seed(xxhash.xxh3_64_intdigest(key.encode(), seed=self.seed) >> 1)
         wide = torch.float64 if local.dtype == torch.float64 else torch.float32
@@ -59,7 +68,11 @@ class Noise:
         # Below the normal numbers, which float16 reaches, a unit in the last place is constant.
         unit = value.abs().clamp_(min=torch.finfo(local.dtype).smallest_normal).mul_(eps)
         unit.masked_fill_((value == 0) | ~value.isfinite(), 0.0)
-        moved = (value + unit * (2 * uniform - 1)).to(local.dtype)
+        noise = 2 * uniform - 1
+        if shared:
+            draws = torch.rand(2, generator=generator, device=local.device, dtype=wide)
+            noise += (2 * draws[0] - 1) + (2 * draws[1] - 1) * value.sign()
+        moved = (value + unit * noise).to(local.dtype)
         # Probabilities, cosines and saturated functions end at one.
         return torch.where(value.abs() <= 1, moved.clamp(-1, 1), moved)
 

@@ -19,13 +19,14 @@ OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
 STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
 SKIP = "TTRACE_SKIP"  # how many steps to let pass before that, 0 by default
 NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed reference
+OTHER_KERNELS = "TTRACE_OTHER_KERNELS"  # 1: noise as between kernels of two devices
 SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
 COARSE = "TTRACE_COARSE"  # 1: tap at the boundaries of blocks only; a plan says so itself
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
-_VARIABLES = (OUT, STEPS, SKIP, NOISE_SEED, SPLIT, TAP, COARSE, PLAN, PAYLOAD)
+_VARIABLES = (OUT, STEPS, SKIP, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, COARSE, PLAN, PAYLOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Settings:
     steps: int = 1
     skip: int = 0
     noise_seed: int | None = None
+    other_kernels: bool = False
     split: int = 1
     tap: bool = False
     coarse: bool = False
@@ -49,6 +51,8 @@ class Settings:
             values[SKIP] = str(self.skip)
         if self.noise_seed is not None:
             values[NOISE_SEED] = str(self.noise_seed)
+        if self.other_kernels:
+            values[OTHER_KERNELS] = "1"
         if self.split > 1:
             values[SPLIT] = str(self.split)
         if self.tap:
@@ -72,6 +76,7 @@ class Settings:
             steps=_number(environment, STEPS) or 1,
             skip=_number(environment, SKIP) or 0,
             noise_seed=_number(environment, NOISE_SEED),
+            other_kernels=bool(_number(environment, OTHER_KERNELS)),
             split=_number(environment, SPLIT) or 1,
             tap=bool(_number(environment, TAP)),
             coarse=bool(_number(environment, COARSE)),

@@ -51,12 +51,14 @@ class RecordingTracer:
         optimizers: Sequence[Any],
         settings: Settings,
     ) -> None:
-        info = describe_rank(adapter, noise_seed=settings.noise_seed)
+        info = describe_rank(adapter, settings)
         payload = FULL if settings.payload is None else payload_named(settings.payload)
         writer = TraceWriter(settings.folder, info)
         self._recorder = Recorder(adapter, writer, info.rank, payload)
         self._context = context = StepContext(adapter, self._recorder)
-        noise = None if settings.noise_seed is None else Noise(settings.noise_seed, adapter)
+        noise = None
+        if settings.noise_seed is not None:
+            noise = Noise(settings.noise_seed, adapter, other_kernels=settings.other_kernels)
         self._regrouping = None if noise is None else Regrouping(noise, _shapes(adapter))
         self._overwriter = overwriter = None
         modules = blocks_of(path for path, _ in adapter.modules()) if settings.coarse else None

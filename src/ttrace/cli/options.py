@@ -24,6 +24,14 @@ RunToEnd = Annotated[
     typer.Option("--run-to-end", help="Do not stop a command when its steps are recorded."),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
+OtherKernels = Annotated[
+    bool,
+    typer.Option("--other-kernels", help="Noise as between kernels of two kinds of devices."),
+]
+PlanFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Isolate the run by the plans of `ttrace plan`."),
+]
 SplitReductions = Annotated[
     int,
     typer.Option(

@@ -17,8 +17,10 @@ from ttrace.cli.options import (
     Candidate,
     Html,
     Json,
+    OtherKernels,
     Out,
     PerturbedRuns,
+    PlanFolder,
     Reference,
     RunToEnd,
     Skip,
@@ -161,14 +163,12 @@ def run(
     noise_seed: Annotated[
         int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
     ] = None,
+    other_kernels: OtherKernels = False,  # noqa: FBT002
     split_reductions: SplitReductions = 1,
     tap: Annotated[  # noqa: FBT002
         bool, typer.Option("--tap", help="Record the reference of isolated runs.")
     ] = False,
-    plan: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Isolate the run by the plans of `ttrace plan`."),
-    ] = None,
+    plan: PlanFolder = None,
     payload: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Store tensors in a form of an installed package."),
@@ -192,6 +192,7 @@ def run(
         steps=steps,
         skip=skip,
         noise_seed=noise_seed,
+        other_kernels=other_kernels,
         split=split_reductions,
         tap=tap,
         plan=plan,

@@ -58,6 +58,10 @@ class Topic(StrEnum):
 
     RUN = "run"  # told by the run that was recorded
     YARDSTICK = "yardstick"  # told by a perturbed reference, of its noise
+    OTHER_KERNELS = (
+        "other_kernels"  # the runs computed on two kinds of devices, noise allows for it
+    )
+    NOISE_OF_ONE_DEVICE = "noise_of_one_device"  # the same, and noise does not
     # perturbed references that are no yardstick, and were left out
     OTHER_START = "other_start"  # from other parameters
     OTHER_CALLS = "other_calls"

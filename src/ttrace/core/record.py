@@ -136,6 +136,7 @@ class RankInfo:
     adapter: str = "native"
     device: str = "cpu"
     noise_seed: int | None = None  # of the rounding noise in a perturbed run
+    other_kernels: bool = False  # noise as between kernels of two devices
     modules: tuple[ModuleInfo, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)  # seed, commit, precision of matmul ...
@@ -151,6 +152,7 @@ class RankInfo:
             "adapter": self.adapter,
             "device": self.device,
             "perturbed": self.noise_seed,
+            "other_kernels": self.other_kernels,
             "modules": [[m.path, m.class_name, m.source] for m in self.modules],
             "versions": self.versions,
             "facts": self.facts,
@@ -172,6 +174,7 @@ class RankInfo:
             adapter=data["adapter"],
             device=data["device"],
             noise_seed=data["perturbed"],
+            other_kernels=data.get("other_kernels", False),
             modules=tuple(
                 ModuleInfo(path=path, class_name=name, source=source)
                 for path, name, source in data["modules"]

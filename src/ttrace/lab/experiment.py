@@ -1,10 +1,10 @@
-"""A diff as a series of runs: reference, perturbed references, candidate, isolated ones.
+"""A diff as a series of runs: reference, candidate, perturbed references, isolated ones.
 
     FOLDER/reference                the reference
+           candidate                the run to test
            perturbed-1 ...          the reference with noise: how much rounding explains; five
                                     of them where the comparison is borderline
            repeated                 the reference once more, where that is asked for
-           candidate                the run to test
            isolation/reference      the reference with taps
            isolation/plans/         what each rank overwrites its values with
            isolation/perturbed-1    the isolated reference with noise
@@ -40,11 +40,12 @@ from ttrace.core.acceptance import Acceptance
 from ttrace.core.enclosure import Enclosure
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome, Strength
-from ttrace.errors import CommandFailed
+from ttrace.errors import CommandFailed, TTraceError
 from ttrace.lab.conclusion import localized, stands_without
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Executor, TracedRun, Work
+from ttrace.trace.reader import devices_of
 
 _MORE_RUNS = 4  # chosen: five draws are a mean whose own spread is less than half of one draw's
 
@@ -99,6 +100,22 @@ def diff(
     return experiment.diff() if isolate else experiment.compare()
 
 
+@dataclass(frozen=True, slots=True)
+class Noisy:
+    """What is common to the perturbed references of one comparison."""
+
+    name: str
+    plan: Path | None = None
+    other_kernels: bool = False
+
+
+def _devices_differ(reference: Path, candidate: Path) -> bool:
+    try:
+        return devices_of(reference) != devices_of(candidate)
+    except TTraceError:
+        return False  # a trace that cannot be read is told of when it is compared
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """The work of both sides, the folder that keeps all traces, and who runs and watches."""
@@ -135,9 +152,10 @@ class Experiment:
     def compare(self) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
         reference = self._run("reference", self.reference)
-        perturbed, lost = self._perturbed_or_why("perturbed")
-        repeated = self._run("repeated", self.reference) if self.repeats_reference else None
         candidate = self._run("candidate", self.candidate)
+        noisy = Noisy("perturbed", other_kernels=_devices_differ(reference, candidate))
+        perturbed, lost = self._perturbed_or_why(noisy)
+        repeated = self._run("repeated", self.reference) if self.repeats_reference else None
 
         def compared(noise: Sequence[Path]) -> CheckResult:
             return check(
@@ -149,13 +167,13 @@ class Experiment:
                 accept=self.accept,
             )
 
-        result = self._decided(compared, perturbed, "perturbed")
+        result = self._decided(compared, perturbed, noisy)
         return result if lost is None else stands_without(result, lost)
 
-    def _perturbed_or_why(self, name: str) -> tuple[list[Path], CommandFailed | None]:
+    def _perturbed_or_why(self, noisy: Noisy) -> tuple[list[Path], CommandFailed | None]:
         """None, where one of them did not end well: much can be said without them."""
         try:
-            return self._perturbed(name), None
+            return self._perturbed(noisy), None
         except CommandFailed as error:
             return [], error
 
@@ -238,7 +256,12 @@ class Experiment:
         planned = partial(write_plans, tapped, coarse=coarse, enclosures=enclosures)
         planned(tapped, plans / "reference")
         planned(candidate, plans / "candidate")
-        perturbed = self._perturbed(f"{name}/perturbed", plan=plans / "reference")
+        noisy = Noisy(
+            f"{name}/perturbed",
+            plan=plans / "reference",
+            other_kernels=_devices_differ(tapped, candidate),
+        )
+        perturbed = self._perturbed(noisy)
         isolated = self._run(f"{name}/candidate", self.candidate, plan=plans / "candidate")
 
         def compared(noise: Sequence[Path]) -> CheckResult:
@@ -252,22 +275,20 @@ class Experiment:
                 accept=self.accept,
             )
 
-        return self._decided(compared, perturbed, f"{name}/perturbed", plan=plans / "reference")
+        return self._decided(compared, perturbed, noisy)
 
     def _decided(
         self,
         compared: Callable[[Sequence[Path]], CheckResult],
         perturbed: Sequence[Path],
-        name: str,
-        *,
-        plan: Path | None = None,
+        noisy: Noisy,
     ) -> CheckResult:
         """The comparison; where it is borderline, once more with further perturbed runs."""
         first = compared(perturbed)
         if first.strength is not Strength.BORDERLINE:
             return first
         try:
-            more = self._perturbed(name, plan=plan, after=len(perturbed), count=_MORE_RUNS)
+            more = self._perturbed(noisy, after=len(perturbed), count=_MORE_RUNS)
         except CommandFailed as error:
             return stands_without(first, error)
         result = compared([*perturbed, *more])
@@ -280,17 +301,16 @@ class Experiment:
         )
         return replace(result, notes=(*result.notes, note))
 
-    def _perturbed(
-        self, name: str, *, plan: Path | None = None, after: int = 0, count: int | None = None
-    ) -> list[Path]:
+    def _perturbed(self, noisy: Noisy, *, after: int = 0, count: int | None = None) -> list[Path]:
         """As many as are asked for, or `count` of them; seeds go on where others ended."""
         return [
             self._run(
-                f"{name}-{seed}",
+                f"{noisy.name}-{seed}",
                 self.reference,
                 noise_seed=seed,
+                other_kernels=noisy.other_kernels,
                 split=self.split_reductions,
-                plan=plan,
+                plan=noisy.plan,
             )
             for seed in range(1 + after, 1 + after + (count or self.perturbed_runs))
         ]

@@ -154,6 +154,11 @@ FINDINGS = {
 TOPICS = {
     Topic.RUN: "{text}",
     Topic.YARDSTICK: "tolerances: {text}",
+    Topic.OTHER_KERNELS: "the runs computed on different devices ({text}), whose kernels may all "
+    "round to one side: tolerances allow for that, and find smaller errors on devices of one kind",
+    Topic.NOISE_OF_ONE_DEVICE: "the runs computed on different devices ({text}), whose kernels may "
+    "all round to one side; the perturbed reference has no such noise: record it with "
+    "`ttrace run --noise-seed N --other-kernels`, as `ttrace diff` does",
     Topic.OTHER_START: "a perturbed reference was left out: it started from other parameters than "
     "the reference ({count} differ, first {first}); seed the run, or load the same values",
     Topic.OTHER_CALLS: "a perturbed reference was left out: it made other calls than the reference "

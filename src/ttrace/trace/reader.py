@@ -104,6 +104,14 @@ class Trace:
         return index
 
 
+def devices_of(path: Path) -> frozenset[str]:
+    """What the ranks of a trace computed on."""
+    found = _rank_folders(path).items()
+    return frozenset(
+        _read_manifest(path, folder / journal.MANIFEST, rank).device for rank, folder in found
+    )
+
+
 def _rank_folders(root: Path) -> dict[int, Path]:
     if not root.is_dir():
         raise TraceNotFound(

@@ -48,6 +48,22 @@ class TestValues:
         shift = (noise().on(x, "key").double() - 1.5) / (1.5 * torch.finfo(dtype).eps)
         assert abs(shift.mean()) < 0.05
 
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_of_other_kernels_has_a_part_that_all_elements_share(self, dtype: torch.dtype) -> None:
+        x = torch.full((2, 4096), 1.5, dtype=dtype)
+        x[1] *= -1
+        eps = torch.finfo(dtype).eps
+        adapter = find_adapter(nn.Linear(1, 1))
+        shifts = [
+            ((Noise(seed, adapter, other_kernels=True).on(x, "key") - x).double() / (1.5 * eps))
+            for seed in range(8)
+        ]
+        means = torch.stack([shift.mean(1) for shift in shifts])
+        assert bool((means.abs() <= 2.05).all())
+        assert means.std(0).min() > 0.3
+        # positive and negative numbers need not move to the same side
+        assert {bool(up * down > 0) for up, down in means.tolist()} == {True, False}
+
     def test_below_the_normal_numbers_it_is_a_constant_unit(self) -> None:
         unit = 2.0**-24
         x = torch.tensor([0.0, 3 * unit, 40 * unit] * 100, dtype=torch.float16)

@@ -27,7 +27,7 @@ BLAMED = Culprit(
     evidence=(ID,),
 )
 MORE = [f"perturbed-{number}" for number in (2, 3, 4, 5)]
-PLAIN = ["reference", "perturbed-1", "candidate"]
+PLAIN = ["reference", "candidate", "perturbed-1"]
 ISOLATED = ["isolation/reference", "isolation/perturbed-1", "isolation/candidate"]
 
 

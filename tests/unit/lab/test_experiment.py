@@ -12,6 +12,7 @@ import ttrace
 from tests.support import tiny_train
 from tests.support.made_results import made
 from ttrace.core.finding import Topic
+from ttrace.core.record import RankInfo
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import experiment as lab
@@ -19,8 +20,9 @@ from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function, TracedRun
+from ttrace.trace.writer import TraceWriter
 
-COMPARED = ["reference", "perturbed-1", "candidate"]
+COMPARED = ["reference", "candidate", "perturbed-1"]
 ISOLATED = ["isolation/reference", "isolation/perturbed-1", "isolation/candidate"]
 
 
@@ -106,11 +108,26 @@ class TestRuns:
         noisy = {name: (how.noise_seed, how.split) for name, how in told.items() if how.noise_seed}
         assert noisy == {"isolation/perturbed-1": (1, 4), "isolation/perturbed-2": (2, 4)}
 
+    @pytest.mark.parametrize("device", ["cpu", "NVIDIA H200"])
+    def test_on_two_kinds_of_devices_have_the_noise_of_both(
+        self, clean: Watched, tmp_path: Path, device: str
+    ) -> None:
+        def execute(run: TracedRun) -> None:
+            clean(run)
+            info = RankInfo(rank=0, world_size=1, device=device if run.work == "four" else "cpu")
+            TraceWriter(run.folder, info)
+
+        experiment = replace(clean.experiment(tmp_path), execute=execute)
+        experiment.isolate(experiment.compare())
+        noisy = {run.settings.other_kernels for run in clean.runs if run.settings.noise_seed}
+        assert noisy == {device != "cpu"}
+        assert not any(r.settings.other_kernels for r in clean.runs if not r.settings.noise_seed)
+
     def test_repeat_the_reference_where_that_is_asked_for(
         self, clean: Watched, tmp_path: Path
     ) -> None:
         clean.experiment(tmp_path, repeats_reference=True).compare()
-        assert clean.names == ["reference", "perturbed-1", "repeated", "candidate"]
+        assert clean.names == ["reference", "candidate", "perturbed-1", "repeated"]
 
     def test_a_perturbed_one_that_dies_leaves_what_can_be_said(
         self, clean: Watched, tmp_path: Path
@@ -121,7 +138,7 @@ class TestRuns:
                 raise CommandFailed("it died of noise")
 
         result = replace(clean.experiment(tmp_path), execute=execute).compare()
-        assert clean.names == ["reference", "perturbed-1", "candidate"]
+        assert clean.names == ["reference", "candidate", "perturbed-1"]
         assert clean.judged == [(tmp_path / "reference", tmp_path / "candidate")]
         note = result.notes[-1]
         assert (note.topic, note.text) == (Topic.NO_EVIDENCE, "it died of noise")

@@ -25,7 +25,7 @@ BLAMED = Culprit(
     reason=Reason.GIVEN_REFERENCE_VALUES,
     evidence=(INSIDE,),
 )
-USUAL = ["reference", "perturbed-1", "candidate"]
+USUAL = ["reference", "candidate", "perturbed-1"]
 ISOLATED = ["isolation/reference", "isolation/perturbed-1", "isolation/candidate"]
 KEPT = ["isolation/kept/perturbed-1", "isolation/kept/candidate", "isolation/kept/probe"]
 

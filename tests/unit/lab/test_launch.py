@@ -149,7 +149,6 @@ class TestFailure:
         outcome.require(2, "the candidate command ended with exit code 3")
         assert {path.name for path in (tmp_path / "out").iterdir()} == {
             "reference",
-            "perturbed-1",
             "candidate",
         }
         invoke("show", tmp_path / "out" / "reference").require(0, "39 tensors")
