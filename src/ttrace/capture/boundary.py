@@ -35,6 +35,13 @@ class Boundary(Protocol):
         """Forget the step."""
 
 
+def with_graph_of(grad: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """These values in place of a gradient, which may be differentiated itself, as a penalty is."""
+    if values is grad or not (torch.is_grad_enabled() and grad.requires_grad):
+        return values
+    return values + (grad - grad.detach())
+
+
 def record_at(
     context: StepContext, call: Call, kind: Kind, boundary: BoundarySpec, tensor: torch.Tensor
 ) -> None:

@@ -25,6 +25,13 @@ from ttrace.core.ids import root_of
 _Place = tuple[StorageWeakRef, int]
 
 
+class BackwardPass(NamedTuple):
+    """The how manieth backward of a step; `asked`: of a gradient that somebody asked for."""
+
+    number: int = 0
+    asked: bool = False
+
+
 class RootCall(NamedTuple):
     """Which call of a root, among those with gradients or among those apart."""
 
@@ -56,7 +63,7 @@ class Calls:
 
     def __init__(self, roots: frozenset[str] = frozenset({""})) -> None:
         self._latest: RootCall | None = None  # the one that began last, apart only if all are
-        self.passes = 0  # backward passes that began
+        self.backward = BackwardPass()  # that began last
         self._roots = roots
         self._arrived: dict[str, RootCall] = {}  # in this backward pass, by root
         self._arrived_last: RootCall | None = None
@@ -92,8 +99,8 @@ class Calls:
         """The microbatch that began last."""
         return self._latest or RootCall()
 
-    def begin_backward(self) -> None:
-        self.passes += 1
+    def begin_backward(self, *, asked: bool = False) -> None:
+        self.backward = BackwardPass(self.backward.number + 1, asked)
         self._arrived.clear()
         self._arrived_last = None
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from ttrace.adapters.base import Adapter
-from ttrace.capture.calls import Call, Calls
+from ttrace.capture.calls import BackwardPass, Call, Calls
 from ttrace.capture.recorder import Recorder
 from ttrace.core.ids import Kind, TensorId, root_of, roots_of
 
@@ -26,7 +26,7 @@ class Arrivals:
         self.fired = 0
         self.unfired: list[str] = []
         self._came: dict[Gradient, bool] = {}
-        self._passes: dict[Gradient, list[int]] = {}  # backward passes by which each came
+        self._passes: dict[Gradient, list[BackwardPass]] = {}  # by which each came
 
     def is_known(self, gradient: Gradient) -> bool:
         return gradient in self._came
@@ -38,18 +38,18 @@ class Arrivals:
         self.expected += 1
         self._came[gradient] = False
 
-    def arrive(self, gradient: Gradient, number: int) -> int:
-        """It came, by the backward pass of this number; by how many it had come before."""
+    def arrive(self, gradient: Gradient, by: BackwardPass) -> int:
+        """It came by this backward pass; by how many of the same kind it had come before."""
         passes = self._passes.setdefault(gradient, [])
-        if number not in passes:
-            passes.append(number)
+        if by not in passes:
+            passes.append(by)
             self.fired += 1
             self.expected += len(passes) > 1
         self._came[gradient] = True
-        return passes.index(number)
+        return [each for each in passes if each.asked == by.asked].index(by)
 
-    def came_by(self, gradient: Gradient, number: int) -> bool:
-        return number in self._passes.get(gradient, ())
+    def came_by(self, gradient: Gradient, by: BackwardPass) -> bool:
+        return by in self._passes.get(gradient, ())
 
     def settle(self, gradient: Gradient) -> None:
         """Wait no longer: this gradient is stored under another id, which is waited for already."""
@@ -100,6 +100,12 @@ class StepContext:
     def id_in(self, call: Call, kind: Kind, slot: str) -> TensorId:
         """Of something that a call takes, returns or makes."""
         return replace(self.id(call.path, kind, slot), call=call.number, apart=call.at.apart)
+
+    def id_arrived(self, gradient: Gradient) -> TensorId:
+        """Of a gradient that came by the backward pass that runs."""
+        by = self.calls.backward
+        turn = self.arrivals.arrive(gradient, by)
+        return replace(gradient[0], turn=turn, asked=by.asked)
 
     def guarded(self, where: str, work: Callable[[], _T]) -> _T | None:
         """What `work` returns, run outside autograd; None between steps and after a fault."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.graph import GradientEdge
 
 from ttrace.adapters.base import AroundBackward
@@ -14,12 +15,15 @@ from ttrace.adapters.patching import patched
 
 
 @contextmanager
-def watch_backward(around: AroundBackward) -> Iterator[None]:
+def watch_backward(
+    around: AroundBackward, around_asked: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
     """While open, holds `around(losses)` during every backward pass.
 
     A backward with explicit gradients is a piece of a longer chain (a pipeline stage) and starts
-    from no loss, and so does one for the gradients of some tensors (a penalty on them). A backward
-    inside a backward (reentrant checkpointing) is a part of the outer one.
+    from no loss. One for the gradients of other tensors than parameters (a penalty on them, a
+    force) trains nothing: `around_asked` is held then. A backward inside a backward (reentrant
+    checkpointing) is a part of the outer one.
     """
 
     def backward(
@@ -31,11 +35,20 @@ def watch_backward(around: AroundBackward) -> Iterator[None]:
         with around(_losses(starts, grad_tensors)):
             return original(starts, grad_tensors, *args, **kwargs)
 
-    def grad(original: Any, *args: Any, **kwargs: Any) -> Any:
+    def grad(
+        original: Any,
+        outputs: Any,
+        inputs: Any,
+        grad_outputs: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         if _is_inside():
-            return original(*args, **kwargs)
-        with around(()):
-            return original(*args, **kwargs)
+            return original(outputs, inputs, grad_outputs, *args, **kwargs)
+        starts, ends = _as_tuple(outputs), _as_tuple(inputs)
+        trains = any(isinstance(end, nn.Parameter) for end in ends)
+        with around(_losses(starts, grad_outputs)) if trains else around_asked():
+            return original(starts, ends, grad_outputs, *args, **kwargs)
 
     with (
         patched(torch.autograd, "backward", backward),

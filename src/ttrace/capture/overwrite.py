@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import xxhash
@@ -24,6 +25,15 @@ from ttrace.trace.plan import IsolationPlan, PositionKey
 from ttrace.trace.spans import SpanReader
 
 
+class Backward(NamedTuple):
+    """What may have a scale of its own: the backward of one loss through one microbatch."""
+
+    root: str
+    asked: bool
+    turn: int
+    microbatch: int
+
+
 class Overwriter:
     """Reads from the reference what this rank would hold if it were correct."""
 
@@ -34,7 +44,7 @@ class Overwriter:
         coordinates = adapter.coordinates()
         self._rank, self._axes = coordinates.rank, coordinates.axes
         self._roots = roots_of(path for path, _ in adapter.modules())
-        self._scales: dict[tuple[str, int, int], float] = {}  # by root, turn and microbatch
+        self._scales: dict[Backward, float] = {}
         self._spans = SpanReader(plan.reference)
         self._reader = BlockReader(self._spans)
 
@@ -167,14 +177,15 @@ class Overwriter:
         values = values if found is None else values.to(found.dtype)
         if id_.kind.is_gradient_of_activation or id_.kind is Kind.GRAD:
             told = found if not layout.partial and share[1] == 1 else None
-            backward = (root_of(id_.module, self._roots), id_.turn, microbatch)
+            root = root_of(id_.module, self._roots)
+            backward = Backward(root, id_.asked, id_.turn, microbatch)
             scale = self._scale_of(backward, told, values)
             values = (values.to(torch.float32) * scale).to(values.dtype)
             values = self._owned(values, f"{id_}", *share) if share[1] > 1 else values
         return values if term is not None else self._partial(values, f"{id_}@{microbatch}", layout)
 
     def _scale_of(
-        self, backward: tuple[str, int, int], found: torch.Tensor | None, expected: torch.Tensor
+        self, backward: Backward, found: torch.Tensor | None, expected: torch.Tensor
     ) -> float:
         """The factor by which this rank scaled the loss of a backward; its first gradient tells.
 

@@ -99,7 +99,7 @@ class RecordingTracer:
             with (
                 adapter.tracking(),
                 self._regrouped(),
-                watch_backward(self._around_backward),
+                watch_backward(self._around_backward, self._around_asked),
                 adapter.watch_backward(self._around_backward),
                 self._update.watching(),
                 adapter.watch_losses(self._hooks.aside),
@@ -180,6 +180,12 @@ class RecordingTracer:
         if not self._loss_named:
             for loss in losses:
                 self._record_loss(loss, calls.in_backward(), sequence)
+
+    @contextmanager
+    def _around_asked(self) -> Iterator[None]:
+        if self._is_inside:
+            self._context.calls.begin_backward(asked=True)
+        yield
 
     def _record_loss(
         self, value: torch.Tensor, microbatch: RootCall, sequence: int | None = None

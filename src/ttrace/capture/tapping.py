@@ -9,7 +9,6 @@ recorded with taps as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import nn
 
 from ttrace.adapters.base import BoundarySpec
 from ttrace.capture.annotate import boundary_of
-from ttrace.capture.boundary import GRADIENT_OF, record_at
+from ttrace.capture.boundary import GRADIENT_OF, record_at, with_graph_of
 from ttrace.capture.calls import Call
 from ttrace.capture.context import StepContext
 from ttrace.capture.overwrite import Overwriter
@@ -111,14 +110,14 @@ class Tapping:
 
         def backward(grad: torch.Tensor) -> torch.Tensor:
             context.calls.arrive(call)
-            by = replace(id_, turn=arrivals.arrive(gradient, context.calls.passes))
+            by = context.id_arrived(gradient)
             context.recorder.value(by, grad, microbatch=call.microbatch, boundary=boundary)
             replaced = self._reference(by, call.microbatch, grad, value_id, layout, boundary)
             return grad if replaced is None else replaced
 
         def guarded(grad: torch.Tensor) -> torch.Tensor:
             changed = context.guarded(str(id_), lambda: backward(grad))
-            return grad if changed is None else changed
+            return grad if changed is None else with_graph_of(grad, changed)
 
         return guarded
 

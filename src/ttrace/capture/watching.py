@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ttrace.adapters.base import BoundarySpec
 from ttrace.capture.annotate import boundary_of
-from ttrace.capture.boundary import GRADIENT_OF, record_at
+from ttrace.capture.boundary import GRADIENT_OF, record_at, with_graph_of
 from ttrace.capture.calls import Call
 from ttrace.capture.context import Gradient, StepContext
 from ttrace.capture.noise import Noise
@@ -113,7 +111,8 @@ class Watching:
             arrivals.expect(gradient)
 
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
-            return context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
+            noisy = context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
+            return None if noisy is None else with_graph_of(grad, noisy)
 
         self._handles.setdefault(gradient, []).append(made.register_hook(arrived))
 
@@ -123,14 +122,14 @@ class Watching:
         """The gradient that goes on instead; None leaves it as it is."""
         context, gradient = self._context, (id_, call.microbatch)
         context.calls.arrive(call)
-        arrivals, number = context.arrivals, context.calls.passes
+        arrivals = context.arrivals
         if arrivals.came(gradient) and (
             gradient in self._repeated or context.adapter.is_weight_pass()
         ):
             return None
-        if arrivals.came_by(gradient, number):
+        if arrivals.came_by(gradient, context.calls.backward):
             raise RuntimeError("its gradient arrived twice; only the first is kept")
-        id_ = replace(id_, turn=arrivals.arrive(gradient, number))
+        id_ = context.id_arrived(gradient)
         noisy = None
         if self._noise is not None:
             noisy = self._noise.on(grad, f"{id_}@{call.microbatch}")

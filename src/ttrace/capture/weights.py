@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ttrace.capture.annotate import annotated_layout
+from ttrace.capture.calls import BackwardPass
 from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import eager
 from ttrace.core.ids import Kind
@@ -42,7 +43,7 @@ class WeightHooks:
         self._watched: dict[int, nn.Parameter] = {}  # kept alive, so that an id has one owner
         self._uses: Counter[tuple[Name, int]] = Counter()
         self._sums: dict[tuple[Name, int], _Sum] = {}
-        self._came: dict[tuple[Name, int], list[int]] = {}  # backward passes by which each came
+        self._came: dict[tuple[Name, int], list[BackwardPass]] = {}  # by which each came
         self._seen: set[Name] = set()
         self._leaf_handles: list[RemovableHandle] = []
         modules = list(context.adapter.modules())
@@ -135,7 +136,7 @@ class WeightHooks:
         if microbatch is None:
             microbatch = context.calls.in_backward(context.root_of(name[0])).number
         key = (name, microbatch)
-        if context.calls.passes in self._came.get(key, ()):
+        if context.calls.backward in self._came.get(key, ()):
             raise RuntimeError("its gradient arrived twice; only the first is kept")
         local, layout = context.adapter.to_local(grad)
         layout = known or layout or context.adapter.local_gradient_layout(*name)
@@ -152,7 +153,7 @@ class WeightHooks:
     def _write(self, name: Name, microbatch: int, found: _Sum) -> None:
         passes = self._came.setdefault((name, microbatch), [])
         turn = len(passes)
-        passes.append(self._context.calls.passes)
+        passes.append(self._context.calls.backward)
         self._seen.add(name)
         self._context.recorder.value(
             self._context.id(name[0], Kind.GRAD, name[1], turn=turn),

@@ -4,7 +4,8 @@
     step0/layers.1.attention.wq#1:input.0       first input leaf of the second call
     step0/layers.1.attention.wq:main_grad.weight
     step0/layers.1.attention.wq~no_grad:output.0    of a forward without gradients
-    step0/layers.1.attention.wq:grad_output@1.0     by a second backward through the same call
+    step0/layers.1.attention.wq:grad_output@1.0     by a second backward through it
+    step0/layers.1.attention.wq:grad_output@grad.0  asked for by torch.autograd.grad
 
 An id knows nothing of ranks and microbatches: those are shards of the tensor it names.
 """
@@ -102,7 +103,7 @@ _GROUP_OF = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
 
 _TEXT = re.compile(
     r"step(?P<step>\d+)/(?P<module>.*?)(?P<apart>~no_grad)?(#(?P<call>\d+))?"
-    r":(?P<kind>[a-z_]+)(@(?P<turn>\d+))?(\.(?P<slot>.+))?",
+    r":(?P<kind>[a-z_]+)(@(?P<asked>grad)?(?P<turn>\d*))?(\.(?P<slot>.+))?",
     re.DOTALL,
 )
 
@@ -112,7 +113,8 @@ class TensorId:
     """One logical tensor of one training step.
 
     `apart`: of a call without gradients, which is no microbatch and is counted apart. `turn`: by
-    the how manieth backward through the same microbatch.
+    the how manieth backward through the same microbatch. `asked`: by a backward that trains
+    nothing, but tells the gradient of something.
     """
 
     step: int
@@ -122,6 +124,7 @@ class TensorId:
     call: int = 0
     apart: bool = False
     turn: int = 0
+    asked: bool = False
 
     def __str__(self) -> str:
         before, after = self.around_module
@@ -132,14 +135,15 @@ class TensorId:
         """What stands before and after the module in its text."""
         apart = "~no_grad" if self.apart else ""
         call = f"#{self.call}" if self.call else ""
-        turn = f"@{self.turn}" if self.turn else ""
+        turn = f"{'grad' if self.asked else ''}{self.turn or ''}"
+        turn = f"@{turn}" if turn else ""
         slot = f".{self.slot}" if self.slot else ""
         return f"step{self.step}/", f"{apart}{call}:{self.kind.value}{turn}{slot}"
 
     @property
     def forward(self) -> TensorId:
         """The value that the gradient of an activation belongs to; a value itself."""
-        return replace(self, kind=self.kind.forward, turn=0)
+        return replace(self, kind=self.kind.forward, turn=0, asked=False)
 
     @classmethod
     def parse(cls, text: str) -> TensorId:
@@ -158,6 +162,7 @@ class TensorId:
             call=int(match["call"] or 0),
             apart=match["apart"] is not None,
             turn=int(match["turn"] or 0),
+            asked=match["asked"] is not None,
         )
 
 

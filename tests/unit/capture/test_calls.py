@@ -81,5 +81,33 @@ def test_a_gradient_that_the_step_asks_for_is_not_the_one_of_the_loss(tmp_path: 
 
     trace = record(tmp_path, net, step)
     assert trace.summary.faults == ()
-    assert {"0:grad_output.0", "0:grad_output@1.0", ":loss"} <= trace.ids
+    assert {"0:grad_output.0", "0:grad_output@grad.0", ":loss"} <= trace.ids
     assert ":loss@1" not in trace.ids
+
+
+def test_a_gradient_can_be_differentiated_while_noise_moves_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 1))
+
+    def step() -> None:
+        net.zero_grad()
+        x = torch.ones(2, 4, requires_grad=True)
+        (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        slope.square().sum().backward()
+
+    step()
+    expected = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    record(tmp_path, net, step, noise_seed=1)
+    found = [p.grad for p in net.parameters() if p.grad is not None]
+    assert len(found) == len(expected) == 3
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gradient_that_parameters_are_asked_for_trains(tmp_path: Path) -> None:
+    net = model()
+    trace = record(
+        tmp_path,
+        net,
+        lambda: torch.autograd.grad(net(torch.ones(2, 4)).sum(), list(net.parameters())),
+    )
+    assert {":loss", "0:grad_output.0", "0:grad.weight"} <= trace.ids

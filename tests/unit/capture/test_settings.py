@@ -15,6 +15,7 @@ EVERYTHING = Settings(
     steps=3,
     skip=2,
     noise_seed=0,
+    other_kernels=True,
     split=4,
     tap=True,
     coarse=True,

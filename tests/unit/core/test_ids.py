@@ -51,6 +51,9 @@ def test_blocks_stand_in_the_outermost_list(paths: str, blocks: set[str]) -> Non
 def test_text_tells_calls_without_gradients_and_later_turns_of_backward() -> None:
     apart = TensorId.parse("step0/wq~no_grad#3:input.0")
     assert (apart.module, apart.apart, apart.call) == ("wq", True, 3)
+    asked = TensorId.parse("step0/wq:grad_output@grad1.0")
+    assert (asked.asked, asked.turn, str(asked.forward)) == (True, 1, "step0/wq:output.0")
+    assert str(asked) == "step0/wq:grad_output@grad1.0"
     later = TensorId.parse("step0/wq#1:grad_output@2.0")
     assert (later.kind, later.turn, later.slot) == (Kind.GRAD_OUTPUT, 2, "0")
     assert str(later.forward) == "step0/wq#1:output.0"

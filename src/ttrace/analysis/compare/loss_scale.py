@@ -30,6 +30,7 @@ class LossScale:
     """
 
     factor: float = 1.0
+    asked_factor: float = 1.0  # of gradients that were asked for, and train nothing
     scales: Scales = field(default_factory=Scales)
     note: Note | None = None
     split: frozenset[int] = frozenset()  # steps whose loss ranks with the same samples share out
@@ -42,7 +43,9 @@ class LossScale:
 
     def factor_of(self, id_: TensorId) -> float:
         """By what this tensor is larger: all that carries the scale is, by the same."""
-        return self.factor if id_.kind.carries_loss_scale else 1.0
+        if not id_.kind.carries_loss_scale:
+            return 1.0
+        return self.asked_factor if id_.asked else self.factor
 
 
 def find_loss_scale(
@@ -67,7 +70,8 @@ def find_loss_scale(
         declared,
         _seed_gains(comparator, pairs, shares),
     )
-    return replace(found, split=frozenset(shares))
+    asked = _asked_factor(comparator, pairs, found.scales)
+    return replace(found, split=frozenset(shares), asked_factor=asked)
 
 
 def _find_loss_scale(
@@ -113,17 +117,29 @@ def find_isolated_scale(
         scales=scales,
         note=_scale_note(factor, gains),
         split=frozenset(shares),
+        asked_factor=_asked_factor(comparator, pairs, scales),
     )
 
 
+def _asked_factor(comparator: Comparator, pairs: Mapping[TensorId, Pair], scales: Scales) -> float:
+    """A gradient that is asked for is often that of a sum, where a loss is a mean."""
+    gains = _seed_gains(comparator, pairs, (), asked=True)
+    return replace(scales, likely=1.0).of(stdlib_statistics.median(gains)) if gains else 1.0
+
+
 def _seed_gains(
-    comparator: Comparator, pairs: Mapping[TensorId, Pair], shares: Container[int]
+    comparator: Comparator,
+    pairs: Mapping[TensorId, Pair],
+    shares: Container[int],
+    *,
+    asked: bool = False,
 ) -> list[float]:
     """How large the first gradient of backward is on every rank, against the reference's."""
     seeds = (
         (pair[0], (as_terms(pair[1]) if id_.step in shares else None) or pair[1])
         for id_, pair in pairs.items()
-        if id_.kind.is_gradient_of_activation and pair[0].volume > 1 and not pair[1].gaps
+        if id_.kind.is_gradient_of_activation and id_.asked == asked
+        if pair[0].volume > 1 and not pair[1].gaps
     )
     seed = min(seeds, key=lambda pair: pair[0].sequence, default=None)
     if seed is None:
