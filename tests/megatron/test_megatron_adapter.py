@@ -16,11 +16,11 @@ from ttrace.errors import UsageError
 from zoo.megatron.cpu import on_cpu
 
 with on_cpu():
+    from ttrace.adapters.flat import box_layout, flat_boxes
     from ttrace.adapters.megatron.activations import Activations
     from ttrace.adapters.megatron.adapter import require_version
     from ttrace.adapters.megatron.experts import Dispatches
     from ttrace.adapters.megatron.layouts import Ranks, parameter_layout, sequence_layout, shard_of
-    from ttrace.adapters.megatron.optimizer import box_layout, flat_boxes
     from ttrace.adapters.megatron.paths import with_global_number
 
 

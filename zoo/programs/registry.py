@@ -6,11 +6,13 @@ import importlib.util
 
 from zoo.programs import (
     by_hand,
+    classics,
     data_parallel,
     experts,
     isolated,
     lengths,
     losses,
+    meshes,
     pipelines,
     rewrites,
     several_losses,
@@ -23,7 +25,7 @@ from zoo.programs.program import Program, Wrong
 _STYLES = (
     *(data_parallel, rewrites, updates, losses),
     *(lengths, sharded_inputs, experts, by_hand, isolated, tuned),
-    *(pipelines, several_losses),
+    *(pipelines, several_losses, classics, meshes),
 )
 
 

@@ -56,12 +56,14 @@ class Parameter:
     """One parameter under its canonical name.
 
     `users` are classes of modules that use it, where this rank does not hold them all.
+    `computes`: the tensor itself is what modules compute with, so that its gradient arrives there.
     """
 
     module: str
     name: str
     tensor: nn.Parameter
     users: tuple[type, ...] = ()
+    computes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from ttrace.capture.context import StepContext
 from ttrace.capture.hyperparameters import Hyperparameters
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
-from ttrace.capture.weights import WeightHooks
+from ttrace.capture.weights import Name, WeightHooks
 from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
 from ttrace.core.ids import Kind, TensorId
 
@@ -55,8 +55,8 @@ class Update:
         self.by_hand = False  # whether parameters are updated without an optimizer
         self._accumulated: set[int] = set()
         self._updated: set[int] = set()  # optimizers
-        self._taken: set[int] = set()  # parameters whose main gradient is recorded
-        self._given: set[int] = set()  # parameters whose gradient an optimizer was given
+        self._taken: set[Name] = set()  # parameters whose main gradient is recorded
+        self._given: set[Name] = set()  # parameters whose gradient an optimizer was given
         self._digests: dict[tuple[str, str], str] = {}  # of parameters before the step
         self._changed = False
         self._clipped = False
@@ -187,14 +187,14 @@ class Update:
         All are reduced by then.
         """
         for parameter in self._context.adapter.parameters() if parameters is None else parameters:
-            key = id(parameter.tensor)
+            key = (parameter.module, parameter.name)
             if key not in self._taken and self._each_parameter(Kind.MAIN_GRAD, [parameter]):
                 self._taken.add(key)
 
     def _give_gradients(self, parameters: Iterable[Parameter] | None = None) -> None:
         """Record gradients as clipping left them, once a step, before their optimizer's step."""
         for parameter in self._context.adapter.parameters() if parameters is None else parameters:
-            key = id(parameter.tensor)
+            key = (parameter.module, parameter.name)
             if key not in self._given:
                 self._given.add(key)
                 if self._clipped:
@@ -205,7 +205,7 @@ class Update:
         unseen = [
             f"{p.module}.{p.name}".lstrip(".")
             for p in adapter.parameters()
-            if id(p.tensor) in self._taken and not self._weights.has(p.module, p.name)
+            if (p.module, p.name) in self._taken and not self._weights.has(p.module, p.name)
         ]
         if unseen:
             more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
@@ -255,12 +255,11 @@ class Update:
 
     def _take_norm(self, norm: torch.Tensor | None) -> None:
         self._take_gradients()
-        first, self._clipped = not self._clipped, True
-        if first:
+        self._clipped = True
+        if self._norm is None and norm is not None:
             self._norm = norm
-            if norm is not None:
-                self._context.recorder.value(self._context.id("", Kind.GRAD_NORM), norm)
-        elif not self._is_first_norm(norm):
+            self._context.recorder.value(self._context.id("", Kind.GRAD_NORM), norm)
+        elif norm is not None and not self._is_first_norm(norm):
             # Parameters of several meshes are clipped in groups, by one common norm.
             self._note("gradients were clipped by several norms; the first is kept")
 
@@ -271,9 +270,9 @@ class Update:
         reference = self._overwriter.value(id_, 0, norm, id_, None)
         return norm if reference is None else reference
 
-    def _is_first_norm(self, norm: torch.Tensor | None) -> bool:
-        if norm is None or self._norm is None:
-            return norm is self._norm
+    def _is_first_norm(self, norm: torch.Tensor) -> bool:
+        if self._norm is None:
+            return True
         first, second = (self._context.adapter.to_local(each)[0] for each in (self._norm, norm))
         return bool((first == second).all())
 

@@ -110,7 +110,10 @@ class Watching:
         else:
             arrivals.expect(gradient)
 
-        def arrived(grad: torch.Tensor) -> torch.Tensor | None:
+        def arrived(grad: torch.Tensor | None) -> torch.Tensor | None:
+            if grad is None:  # of an operator with several outputs, of which this one is not used
+                arrivals.settle(gradient)
+                return None
             noisy = context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
             return None if noisy is None else with_graph_of(grad, noisy)
 

@@ -7,7 +7,7 @@ looked up in a pre-hook that runs after the framework's. Tied parameters go by t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +40,10 @@ class WeightHooks:
     def __init__(self, context: StepContext) -> None:
         self._context = context
         self._names: dict[Name, Name] = {}
-        self._watched: dict[int, nn.Parameter] = {}  # kept alive, so that an id has one owner
+        # Parameters instead of which modules compute with other tensors: names, by module.
+        self._elsewhere: dict[str, list[str]] = defaultdict(list)
+        self._idle: set[int] = set()
+        self._watched: dict[int, torch.Tensor] = {}  # kept alive, so that an id has one owner
         self._uses: Counter[tuple[Name, int]] = Counter()
         self._sums: dict[tuple[Name, int], _Sum] = {}
         self._came: dict[tuple[Name, int], list[BackwardPass]] = {}  # by which each came
@@ -54,15 +57,20 @@ class WeightHooks:
 
     def begin(self) -> None:
         adapter = self._context.adapter
-        first = {id(p.tensor): (p.module, p.name) for p in adapter.parameters()}
+        first = {id(p.tensor): (p.module, p.name) for p in adapter.parameters() if p.computes}
+        self._idle = {id(p.tensor) for p in adapter.parameters() if not p.computes}
         self._names = {
             (path, name): first[id(parameter)]
             for path, module in adapter.modules()
             for name, parameter in module.named_parameters(recurse=False)
             if id(parameter) in first
         }
+        self._elsewhere = defaultdict(list)
         for parameter in adapter.parameters():
-            self._watch((parameter.module, parameter.name), parameter.tensor)
+            if parameter.computes:
+                self._watch((parameter.module, parameter.name), parameter.tensor)
+            else:
+                self._elsewhere[parameter.module].append(parameter.name)
 
     def end_backward(self) -> None:
         """Record gradients that came in parts: no part is to come any more."""
@@ -110,14 +118,17 @@ class WeightHooks:
             for inner_path, inner in below:
                 for name, parameter in inner.named_parameters(recurse=False):
                     self._watch(self._first_name(inner_path, name), parameter)
+            for name in self._elsewhere[path]:
+                self._watch((path, name), getattr(module, name))
 
         return pre
 
     def _first_name(self, path: str, name: str) -> Name:
         return self._names.get((path, name), (path, name))
 
-    def _watch(self, name: Name, parameter: nn.Parameter) -> None:
-        if id(parameter) in self._watched or not parameter.requires_grad:
+    def _watch(self, name: Name, parameter: torch.Tensor) -> None:
+        known = id(parameter) in self._watched or id(parameter) in self._idle
+        if known or not parameter.requires_grad:
             return
         self._watched[id(parameter)] = parameter
 

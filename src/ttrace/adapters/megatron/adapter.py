@@ -29,6 +29,7 @@ from ttrace.adapters.base import (
     Parameter,
     ParameterPart,
 )
+from ttrace.adapters.flat import flat_parts
 from ttrace.adapters.leaves import leaves
 from ttrace.adapters.megatron.activations import Activations
 from ttrace.adapters.megatron.experts import Dispatches
@@ -36,8 +37,6 @@ from ttrace.adapters.megatron.layouts import sections_of
 from ttrace.adapters.megatron.losses import watch_losses
 from ttrace.adapters.megatron.optimizer import (
     Optimizers,
-    box_layout,
-    flat_boxes,
     watch_accumulation,
     watch_clipping,
     watch_reduction,
@@ -163,13 +162,8 @@ class MegatronAdapter(Adapter):
             start, stop = owned
             flat = value.detach().reshape(-1)
             flat = flat[start:stop] if value.shape == parameter.shape else flat
-            at = 0
-            for box in flat_boxes(parameter.shape, start, stop):
-                layout = box_layout(base, box)
-                size = torch.Size(stop - start for start, stop in box).numel()
-                part = flat[at : at + size].reshape(layout.local_shape)
+            for part, layout in flat_parts(flat, base, parameter.shape, start, stop):
                 yield ParameterPart(slot=slot, tensor=part, layout=layout)
-                at += size
 
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         return self._table.local_gradient_layout(module, name)

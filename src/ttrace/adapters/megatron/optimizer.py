@@ -6,7 +6,6 @@ parameter; such a range is cut into boxes, which layouts can describe.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,9 +19,6 @@ from torch.optim import Optimizer
 
 from ttrace.adapters.base import BeforeClip, BeforeReduction
 from ttrace.adapters.patching import patched
-from ttrace.core.layout import Layout, Run
-
-FlatBox = tuple[tuple[int, int], ...]  # start and stop of every dim
 
 
 class Optimizers:
@@ -92,32 +88,6 @@ def _pairs(part: Any) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
     copies = {id(main) for mains in getattr(part, "fp32_from_float16_groups", []) for main in mains}
     for group in groups:
         yield from ((p, p) for p in group["params"] if id(p) not in copies)
-
-
-def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[FlatBox]:
-    """A range of the flattened tensor as boxes, in order."""
-    if start >= stop:
-        return
-    if len(shape) <= 1:
-        yield ((start, stop),) if shape else ()
-        return
-    row = math.prod(shape[1:])
-    first, last = -(-start // row), stop // row
-    if first > last:  # inside one row
-        inside = flat_boxes(shape[1:], start - last * row, stop - last * row)
-        yield from (((last, last + 1), *box) for box in inside)
-        return
-    head = flat_boxes(shape[1:], row - (first * row - start), row) if start < first * row else ()
-    yield from (((first - 1, first), *box) for box in head)
-    if first < last:
-        yield ((first, last), *((0, size) for size in shape[1:]))
-    yield from (((last, last + 1), *box) for box in flat_boxes(shape[1:], 0, stop - last * row))
-
-
-def box_layout(base: Layout, box: FlatBox) -> Layout:
-    for dim, (start, stop) in enumerate(box):
-        base = base.take(dim, [Run(start, stop - start)])
-    return base
 
 
 def watch_clipping(before: BeforeClip) -> AbstractContextManager[None]:

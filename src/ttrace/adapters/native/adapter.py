@@ -1,4 +1,4 @@
-"""Native PyTorch: plain modules, DDP, FSDP2, DTensor tensor and sequence parallel, pipelines.
+"""Native PyTorch: modules, DDP, FSDP, DTensor tensor and sequence parallel, pipelines.
 
 Layouts are read from DTensor placements and from the tags of `dtensor.remembering`. What has
 neither is typed at alignment by its shape against the reference.
@@ -14,8 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ttrace.adapters.base import Adapter, AroundBackward, BoundarySpec, Coordinates
+from ttrace.adapters.base import (
+    Adapter,
+    AroundBackward,
+    BeforeClip,
+    BoundarySpec,
+    Coordinates,
+    Parameter,
+    ParameterPart,
+)
 from ttrace.adapters.native import dtensor
+from ttrace.adapters.native.held import FLAT, held_parameters, watch_clipping
 from ttrace.adapters.native.modules import batch_place, unwrapped, walk, written_class
 from ttrace.adapters.native.pipelining import Pipeline
 from ttrace.core.ids import Kind
@@ -30,6 +39,7 @@ class NativeAdapter(Adapter):
     def __init__(self, model: Any) -> None:
         self._pipeline = Pipeline(model)
         super().__init__([stage.module for stage in self._pipeline.stages])
+        self._held = held_parameters(self.roots, self.modules())
 
     def coordinates(self) -> Coordinates:
         alone = super().coordinates()
@@ -64,6 +74,29 @@ class NativeAdapter(Adapter):
             if id(module) not in seen:
                 seen.add(id(module))
                 yield path, module
+
+    def parameters(self) -> Iterator[Parameter]:
+        for (path, name), held in self._held.items():
+            yield Parameter(module=path, name=name, tensor=held.tensor, computes=held.computes)
+        for parameter in super().parameters():
+            if (parameter.module, parameter.name) not in self._held and parameter.name != FLAT:
+                yield parameter
+
+    def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
+        held = self._held.get((parameter.module, parameter.name))
+        for part in super().parts(kind, parameter):
+            if held is None:
+                yield part
+                continue
+            for tensor, layout in held.parts(part.tensor):
+                yield replace(part, tensor=tensor, layout=layout)
+
+    def local_gradient_layout(self, module: str, name: str) -> Layout | None:
+        held = self._held.get((module, name))
+        return None if held is None else held.layout
+
+    def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
+        return watch_clipping(before)
 
     def written_class(self, module: nn.Module) -> type:
         return written_class(module)

@@ -97,8 +97,10 @@ def inherit(tensor: torch.Tensor, source: torch.Tensor) -> None:
         setattr(tensor, _TAG, tag)
 
 
-def layout_of(tensor: DTensor, placements: Sequence[Placement]) -> Layout | None:
+def layout_of(tensor: Any, placements: Sequence[Placement]) -> Layout | None:
     """The layout these placements give on this rank; None for placements that are no plain sum.
+
+    Of a DTensor, or of what it is made by: a shape and a mesh.
 
     Shards apply from left to right. A strided shard (FSDP2 over a dim that tensor parallelism had
     split before) applies after the axes to its right.
@@ -123,10 +125,12 @@ def layout_of(tensor: DTensor, placements: Sequence[Placement]) -> Layout | None
 
 def mesh_coordinates(tensor: torch.Tensor) -> dict[str, tuple[int, int]]:
     """This rank's index and size on every axis of the tensor's mesh; none for a plain tensor."""
-    coordinate = tensor.device_mesh.get_coordinate() if isinstance(tensor, DTensor) else None
-    if coordinate is None:
+    # A local tensor may know the DTensor that it is while the model runs.
+    source = tensor if isinstance(tensor, DTensor) else getattr(tensor, "_st_info", None)
+    mesh: DeviceMesh | None = None if source is None else source.device_mesh
+    coordinate = None if mesh is None else mesh.get_coordinate()
+    if mesh is None or coordinate is None:
         return {}
-    mesh: DeviceMesh = tensor.device_mesh  # type: ignore[attr-defined]
     places = zip(coordinate, mesh.shape, strict=True)
     return dict(zip(_axis_names(mesh), places, strict=True))
 

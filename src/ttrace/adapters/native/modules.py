@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 # Attribute names under which wrappers keep the wrapped module; no user's module is called so.
@@ -50,6 +50,8 @@ def batch_place(roots: Iterable[nn.Module]) -> tuple[int, int] | None:
         if isinstance(module, DistributedDataParallel):
             group = module.process_group
             return dist.get_rank(group), dist.get_world_size(group)
+        if isinstance(module, FullyShardedDataParallel):
+            return dist.get_rank(module.process_group), dist.get_world_size(module.process_group)
         if isinstance(module, FSDPModule) and (place := _fsdp_place(module)) is not None:
             return place
     return None
