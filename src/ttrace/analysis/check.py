@@ -30,6 +30,7 @@ from ttrace.analysis.diagnose.examine import (
     with_ranks,
 )
 from ttrace.analysis.diagnose.expected import with_expected
+from ttrace.analysis.elsewhere import reduced_elsewhere
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.hyperparameters import differences, explained
 from ttrace.analysis.localize import localize, localize_isolated
@@ -139,6 +140,9 @@ class _Check:
         again = [self._compare(s, s.role).measured for s in sources.repeated]
         compared = self._compare(sources.candidate, "candidate", isolated)
         judged = self._judge(compared, list(noise.values()), again, isolated)
+        elsewhere: tuple[Note, ...] = ()
+        if sources.candidate.updated_by_hand:
+            judged, elsewhere = reduced_elsewhere(judged, compared.pairs, sources.reference)
         tensors = accepted(judged, self._accept)
         culprits = self._blame(tensors, compared, isolated)
         found = differences(sources.reference.trace, sources.candidate.trace)
@@ -151,7 +155,7 @@ class _Check:
             tensors=with_ranks(tensors, details),
             culprits=with_expected(with_diagnoses(culprits, details), sources.candidate.modules),
             coverage=sources.candidate.coverage(sources.reference),
-            notes=(*refused, *self._notes(compared, again), *of_differences(unused)),
+            notes=(*refused, *self._notes(compared, again), *elsewhere, *of_differences(unused)),
             details=details,
             runs=tuple(
                 source.facts

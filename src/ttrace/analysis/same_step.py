@@ -80,14 +80,15 @@ def _is_updated_otherwise(
     if gradient is None or gradient.relative_error > _SMALL_NOISE:
         return False
     (old, noisy_old), (new, noisy_new) = pairs[before], pairs[id_]
-    expected = _distance(reference, old, new)
-    found = _distance(perturbed, noisy_old, noisy_new)
+    expected = distance(reference, old, new)
+    found = distance(perturbed, noisy_old, noisy_new)
     rounding = eps_of(new.dtype) * measured[id_].reference_norm
     is_other = not expected / _OTHER_SIZE <= found <= expected * _OTHER_SIZE
     return is_other and max(expected, found) > rounding
 
 
-def _distance(source: Source, before: LogicalTensor, after: LogicalTensor) -> float:
+def distance(source: Source, before: LogicalTensor, after: LogicalTensor) -> float:
+    """The norm of what a run changed."""
     whole = Accumulator()
     for block in PairReader(source.spans, source.spans).walk(before, after):
         whole.update(block.expected, block.found)

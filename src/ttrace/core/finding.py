@@ -78,6 +78,7 @@ class Topic(StrEnum):
     MORE_RUNS = "more_runs"  # borderline at first: further perturbed runs were made
     RIGHT_BY_ITSELF = "right_by_itself"  # borderline, and decided by the isolated run
     HARMLESS = "harmless"  # modules that compute the same in another way inside
+    REDUCED_ELSEWHERE = "reduced_elsewhere"  # gradients from which a step by hand does not update
     OTHER_NUMBER = "other_number"  # a hyperparameter differs, without effect
     FEWER_STEPS = "fewer_steps"  # than were asked for: nothing is said of the others
     DIED_AT_EXIT = "died_at_exit"  # a run that had recorded everything

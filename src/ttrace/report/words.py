@@ -190,6 +190,9 @@ TOPICS = {
     "from the reference, and everything that leaves there is right: outputs, gradients of inputs "
     "and of weights; an error of that size at random would have shown there, or has no effect at "
     "all (--strict fails this)",
+    Topic.REDUCED_ELSEWHERE: "{count} gradients, first {first}, are those of a rank alone when the "
+    "step ends; the updates are right, so that they were made from gradients that were reduced "
+    "elsewhere, which is not seen",
     Topic.OTHER_NUMBER: "{difference}; none of the places named follows from it",
     Topic.FEWER_STEPS: "{count} of {total} steps were made, so nothing is known of the others: let "
     "the script make more, or ask for fewer with --steps",
