@@ -23,6 +23,7 @@ _SCRIPTS = {
     "ema": "ema",
     "regression": "regression",
     "microbatch-steps": "microbatch_steps",
+    "microbatch-fsdp2": "microbatch_fsdp2",
 }
 
 PROGRAMS = tuple(

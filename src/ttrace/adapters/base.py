@@ -244,6 +244,11 @@ class Parameters(Naming):
         if value is not None:
             yield ParameterPart(slot=parameter.name, tensor=value)
 
+    def has_gradients(self) -> bool:
+        """Whether gradients wait for an update. Default: some main gradient is not zero."""
+        found = (self.main_grad(parameter.tensor) for parameter in self.parameters())
+        return any(gradient is not None and bool(gradient.any()) for gradient in found)
+
     def updated(self, parameter: nn.Parameter) -> torch.Tensor:
         """The tensor in the optimizer's groups that stands for it. Default: the parameter."""
         return parameter

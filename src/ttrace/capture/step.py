@@ -26,7 +26,8 @@ from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
 from ttrace.capture.tapping import Tapping
-from ttrace.capture.update import Update
+from ttrace.capture.tracer import WAITING
+from ttrace.capture.update import Outside, Update
 from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind, blocks_of
@@ -79,9 +80,11 @@ class RecordingTracer:
             optimizers,
             overwriter=overwriter,
             regrouping=self._regrouping,
+            outside=Outside(begin=self._resume, end=self._pause),
         )
         self._steps, self._skip = settings.steps, settings.skip
         self._done = 0
+        self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
         self._loss_named = False
         self._losses: Counter[RootCall] = Counter()
@@ -90,10 +93,14 @@ class RecordingTracer:
 
     @contextmanager
     def step(self) -> Iterator[None]:
+        """Around a step, or around each of its microbatches: it ends with the optimizer's step."""
+        if not self._closed and self._open is not None and not self._update.is_awaited:
+            self.finish()
         if self._closed or self._is_inside:
             yield
             return
-        self._begin()
+        if not self._resume():
+            self._begin()
         adapter = self._context.adapter
         try:
             with (
@@ -108,7 +115,14 @@ class RecordingTracer:
         except BaseException:
             self._abandon()
             raise
-        self._end()
+        if self._update.may_come:
+            self._pause()
+        else:
+            self._end()
+
+    def finish(self) -> None:
+        if self._resume():
+            self._end()
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         if self._is_inside:
@@ -139,6 +153,21 @@ class RecordingTracer:
         self._done += 1
         if self._done >= self._skip + self._steps:
             self._close()
+
+    def _pause(self) -> None:
+        """Leave a step, from whose gradients nobody has updated yet; or end it after that."""
+        self._open, self._context.number = self._context.number, None
+        WAITING.add(self)
+        if self._update.is_complete:
+            self.finish()
+
+    def _resume(self) -> bool:
+        """Whether a step was left open, and goes on."""
+        if self._open is None:
+            return False
+        self._context.number, self._open = self._open, None
+        WAITING.discard(self)
+        return True
 
     def _abandon(self) -> None:
         """Leave a step that raised; its trace gets no end, so that it never looks whole."""
@@ -210,6 +239,8 @@ class RecordingTracer:
         self._recorder.guarded(str(id_), record)
 
     def _close(self) -> None:
+        if not self._closed and self._open is not None:
+            self.finish()  # which may close it
         if self._closed:
             return
         self._closed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -19,6 +20,22 @@ class Tracer(Protocol):
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         """Say which tensor is the loss of this microbatch, where tracing finds another."""
+
+
+class Waiting(Protocol):
+    """A tracer whose step was left, and is open for further microbatches or its update."""
+
+    def finish(self) -> None:
+        """Nothing comes any more."""
+
+
+WAITING: WeakSet[Waiting] = WeakSet()
+
+
+def finish_steps() -> None:
+    """End all steps that wait, as the end of a process does, where one goes on to other work."""
+    for tracer in tuple(WAITING):
+        tracer.finish()
 
 
 class OffTracer:

@@ -10,8 +10,9 @@ not those of the generator's loss, and an optimizer that steps inside backward l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,14 @@ from ttrace.core.ids import Kind, TensorId
 _MADE_NOISY = frozenset({Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What to call around an update that a script makes after it has left `tracer.step()`."""
+
+    begin: Callable[[], bool]  # whether it is that of a step which waits for it
+    end: Callable[[], None]
+
+
 class Update:
     """Records parameters and everything that belongs to them, around backward."""
 
@@ -45,6 +54,7 @@ class Update:
         *,
         overwriter: Overwriter | None,
         regrouping: Regrouping | None = None,
+        outside: Outside | None = None,
     ) -> None:
         self.hyperparameters = Hyperparameters(context.adapter)
         self._context = context
@@ -52,6 +62,8 @@ class Update:
         self._optimizers = context.adapter.optimizers(optimizers)
         self._overwriter = overwriter
         self._regrouping = regrouping
+        self._outside = outside
+        self._is_outside = False
         self.by_hand = False  # whether parameters are updated without an optimizer
         self._accumulated: set[int] = set()
         self._updated: set[int] = set()  # optimizers
@@ -93,6 +105,23 @@ class Update:
         ):
             yield
 
+    @property
+    def may_come(self) -> bool:
+        """Whether there are gradients, and optimizers that made no step: more may be added."""
+        return bool(self._optimizers) and not self._updated and self._weights.has_any
+
+    @property
+    def is_awaited(self) -> bool:
+        """The same of a step that was left, whose gradients are still there.
+
+        Where they were dropped, its update was left out: a loss scaler does that.
+        """
+        return self.may_come and self._context.adapter.has_gradients()
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._updated) == len(self._optimizers) > 0
+
     def end(self) -> None:
         """Record what the step left behind."""
         self._take_gradients()
@@ -125,7 +154,10 @@ class Update:
     ) -> Arguments | None:
         """What its step gets instead of its arguments; None leaves them as they are."""
         if self._context.number is None:
-            return None
+            self._is_outside = self._outside is not None and self._outside.begin()
+            if not self._is_outside:
+                return None
+        assert self._context.number is not None
         note = partial(self.hyperparameters.of_optimizer, self._context.number, optimizer)
         self._context.recorder.guarded("the optimizer's numbers", note)
         watched = partial(
@@ -157,6 +189,9 @@ class Update:
         if self._context.number is not None:
             self._updated.add(id(optimizer))
             self._tell_regrouping(is_updating=False)
+            if self._is_outside and self._outside is not None:
+                self._is_outside = False
+                self._outside.end()
 
     def _around_zero_grad(self, original: Any, *args: Any, **kwargs: Any) -> None:
         """Who updates by hand leaves gradients until they are dropped."""

@@ -163,6 +163,8 @@ def _perform(
 ) -> Any:
     import torch.distributed as dist
 
+    from ttrace.capture.tracer import finish_steps
+
     function = _load(file, name)
     before = dict(os.environ)
     os.environ |= environment
@@ -174,7 +176,9 @@ def _perform(
         timeout=_COLLECTIVE_TIMEOUT,
     )
     try:
-        return function(*args)
+        answer = function(*args)
+        finish_steps()
+        return answer
     finally:
         # Models in reference cycles would keep groups alive, whose threads then spin forever.
         gc.collect()

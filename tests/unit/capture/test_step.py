@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from tests.support.capturing import Recorded, attach, read, record
+from ttrace.capture.tracer import finish_steps
 
 
 def run(model: nn.Module, x: Tensor | None = None) -> Tensor:
@@ -263,9 +264,57 @@ class TestOptimizers:
     def test_none_that_made_a_step_leaves_no_update(
         self, model: Any, optimizers: list[Any], tmp_path: Path
     ) -> None:
-        trace = record(tmp_path, model, lambda: run(model), optimizers)
+        tracer = attach(tmp_path, model, optimizers)
+        with tracer.step():
+            run(model)
+        finish_steps()
+        trace = read(tmp_path)
         assert not any(":param_after" in name for name in trace.ids)
         assert "no updated parameters to compare" in trace.summary.notes[0]
+
+    def test_one_that_steps_after_the_step_was_left_belongs_to_it(
+        self, model: Any, optimizers: list[Any], tmp_path: Path
+    ) -> None:
+        tracer = attach(tmp_path, model, optimizers)
+        with tracer.step():
+            run(model)
+        model(torch.ones(2, 4))  # nobody records this
+        for optimizer in optimizers:
+            optimizer.step()
+        trace = read(tmp_path)
+        assert trace.summary.notes == ()
+        assert torch.equal(trace.value("1:param_after.weight"), model[1].weight)
+        assert {record.microbatch for record in trace.records("0:output.0")} == {0}
+
+    def test_a_step_around_each_microbatch_is_one_step(
+        self, model: Any, optimizers: list[Any], tmp_path: Path
+    ) -> None:
+        tracer = attach(tmp_path, model, optimizers, steps=2)
+        for number in range(4):
+            with tracer.step():
+                run(model)
+                if number % 2:
+                    for optimizer in optimizers:
+                        optimizer.step()
+                        optimizer.zero_grad()
+        trace = read(tmp_path)
+        assert trace.summary.steps == 2
+        assert trace.trace.steps == (0, 1)
+        assert {record.microbatch for record in trace.records("0:output.0")} == {0, 1}
+
+    def test_gradients_that_were_dropped_end_the_step(
+        self, model: Any, optimizers: list[Any], tmp_path: Path
+    ) -> None:
+        """A loss scaler leaves an update out where gradients are infinite."""
+        tracer = attach(tmp_path, model, optimizers, steps=2)
+        for _ in range(2):
+            model.zero_grad()
+            with tracer.step():
+                run(model)
+        finish_steps()
+        trace = read(tmp_path)
+        assert trace.trace.steps == (0, 1)
+        assert {record.microbatch for record in trace.records("0:output.0")} == {0}
 
     @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}])
     def test_updated_parameters_are_read_again(

@@ -25,7 +25,13 @@ from ttrace.adapters.base import (
 )
 from ttrace.adapters.native import dtensor
 from ttrace.adapters.native.held import FLAT, held_parameters, watch_clipping
-from ttrace.adapters.native.modules import batch_place, unwrapped, walk, written_class
+from ttrace.adapters.native.modules import (
+    batch_place,
+    holds_unsharded_gradients,
+    unwrapped,
+    walk,
+    written_class,
+)
 from ttrace.adapters.native.pipelining import Pipeline
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
@@ -90,6 +96,9 @@ class NativeAdapter(Adapter):
                 continue
             for tensor, layout in held.parts(part.tensor):
                 yield replace(part, tensor=tensor, layout=layout)
+
+    def has_gradients(self) -> bool:
+        return super().has_gradients() or holds_unsharded_gradients(self.roots)
 
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         held = self._held.get((module, name))

@@ -7,7 +7,7 @@ among data-parallel ranks that the wrapper which splits the batch knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -57,6 +57,21 @@ def batch_place(roots: Iterable[nn.Module]) -> tuple[int, int] | None:
     return None
 
 
+def holds_unsharded_gradients(roots: Iterable[nn.Module]) -> bool:
+    """Whether FSDP2 keeps gradients that it has not reduced yet: those of earlier microbatches."""
+    sharded = (m for root in roots for m in root.modules() if isinstance(m, FSDPModule))
+    try:
+        return any(
+            parameter.unsharded_accumulated_grad is not None
+            or getattr(getattr(parameter, "_unsharded_param", None), "grad", None) is not None
+            for module in sharded
+            for group in _fsdp_groups(module)
+            for parameter in group.fsdp_params
+        )
+    except AttributeError:
+        return False
+
+
 def _wrapped(module: nn.Module) -> nn.Module | None:
     if isinstance(module, (DistributedDataParallel, DataParallel)):
         return module.module
@@ -73,12 +88,7 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 
 def _fsdp_place(module: FSDPModule) -> tuple[int, int] | None:
     try:
-        groups = _first_attribute(
-            module._get_fsdp_state(),  # noqa: SLF001
-            lambda state: state._fsdp_param_groups,  # noqa: SLF001
-            lambda state: [state._fsdp_param_group],  # noqa: SLF001  (before torch 2.12)
-        )
-        info = groups[0].mesh_info
+        info = _fsdp_groups(module)[0].mesh_info
     except (AttributeError, IndexError):
         return None
     index = getattr(info, "shard_mesh_rank", 0)
@@ -86,6 +96,15 @@ def _fsdp_place(module: FSDPModule) -> tuple[int, int] | None:
     replica = getattr(info, "replicate_mesh_rank", 0)
     replicas = getattr(info, "replicate_mesh_size", 1)
     return replica * size + index, replicas * size
+
+
+def _fsdp_groups(module: FSDPModule) -> Sequence[Any]:
+    found: Sequence[Any] = _first_attribute(
+        module._get_fsdp_state(),  # noqa: SLF001
+        lambda state: state._fsdp_param_groups,  # noqa: SLF001
+        lambda state: [state._fsdp_param_group],  # noqa: SLF001  (before torch 2.12)
+    )
+    return [group for group in found if group is not None]
 
 
 def _first_attribute(value: Any, *getters: Callable[[Any], Any]) -> Any:
