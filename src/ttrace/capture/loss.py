@@ -46,7 +46,8 @@ def watch_backward(
         if _is_inside():
             return original(outputs, inputs, grad_outputs, *args, **kwargs)
         starts, ends = _as_tuple(outputs), _as_tuple(inputs)
-        trains = any(isinstance(end, nn.Parameter) for end in ends)
+        # A schedule that splits backward asks for weights by their edges.
+        trains = any(isinstance(end, (nn.Parameter, GradientEdge)) for end in ends)
         with around(_losses(starts, grad_outputs)) if trains else around_asked():
             return original(starts, ends, grad_outputs, *args, **kwargs)
 

@@ -86,6 +86,7 @@ class RecordingTracer:
         self._done = 0
         self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
+        self._in_backward = False
         self._loss_named = False
         self._losses: Counter[RootCall] = Counter()
         # Also in children of multiprocessing, where atexit does not run.
@@ -198,13 +199,17 @@ class RecordingTracer:
 
         They are recorded after it: the gradients that arrive tell the microbatch of a loss.
         """
-        if not self._is_inside:
+        if not self._is_inside or self._in_backward:
             yield
             return
         sequence = self._recorder.next_sequence()
         calls = self._context.calls
         calls.begin_backward()
-        yield
+        self._in_backward = True
+        try:
+            yield
+        finally:
+            self._in_backward = False
         self._recorder.guarded("the parameters' gradients", self._weights.end_backward)
         if not self._loss_named:
             for loss in losses:
@@ -212,7 +217,7 @@ class RecordingTracer:
 
     @contextmanager
     def _around_asked(self) -> Iterator[None]:
-        if self._is_inside:
+        if self._is_inside and not self._in_backward:
             self._context.calls.begin_backward(asked=True)
         yield
 

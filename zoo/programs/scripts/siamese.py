@@ -41,10 +41,12 @@ for _ in range(2):
     mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
     with tracer.step():
         one, other = (F.normalize(model(view[mine]), dim=1) for view in (left, right))
-        one, other = Gather.apply(one), Gather.apply(other)
-        scores = one @ other.T / 0.1
-        pairs = torch.arange(8)
-        loss = (F.cross_entropy(scores, pairs) + F.cross_entropy(scores.T, pairs)) / 2
+        whole, pairs = Gather.apply(torch.cat([one, other], dim=1)), torch.arange(8)[mine]
+        losses = (
+            F.cross_entropy(view @ views.T / 0.1, pairs)
+            for view, views in zip((one, other), reversed(whole.chunk(2, dim=1)), strict=True)
+        )
+        loss = sum(losses) / 2
         loss.backward()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)

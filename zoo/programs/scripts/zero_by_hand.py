@@ -17,7 +17,7 @@ model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(
 flat = nn.utils.parameters_to_vector(model.parameters()).detach()
 flat = F.pad(flat, (0, -len(flat) % world))
 part = nn.Parameter(flat.chunk(world)[rank].clone())
-optimizer = torch.optim.AdamW([part], lr=1e-3)
+optimizer = torch.optim.SGD([part], lr=0.05, momentum=0.9)
 tracer = ttrace.attach(model)
 
 random = torch.Generator().manual_seed(2)

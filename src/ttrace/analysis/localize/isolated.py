@@ -93,6 +93,9 @@ def _of_step(
 ) -> tuple[Culprit, ...]:
     cut, unreached = _cut_graph(results, unfired)
     segments = _segments(results, unreached, displaced, modules)
+    if Blame.at(Stage.LOSS, Phase.FORWARD) in segments and any(r.id.asked for r in results):
+        # A loss of gradients leads back into modules past their outputs, where nothing is given.
+        segments = {blame: found for blame, found in segments.items() if not _is_back(blame)}
     if any(blame.phase is Phase.FORWARD for blame in segments):
         cut = ()  # nobody used an output: what the wrong forward does
     for blame in [blame for blame in segments if blame.phase is Phase.BACKWARD]:
@@ -111,6 +114,10 @@ def _of_step(
     consequences = _consequences(results, wrong, modules)
     consequences |= _updates(results) if by_hand else set()
     return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
+
+
+def _is_back(blame: Blame) -> bool:
+    return bool(blame.modules) and blame.phase in (Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
 
 
 def _follows(found: Sequence[TensorResult], forward: Sequence[TensorResult]) -> bool:
