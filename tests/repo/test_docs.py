@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.support.pages import write_files
 from ttrace.cli import main
 from ttrace.report.json_file import read_result
 from ttrace.report.terminal import print_check
@@ -50,6 +51,7 @@ def test_commands_of_the_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
@@ -113,7 +115,7 @@ def test_sample_of_the_readme_is_what_a_terminal_shows_of_the_demo(tmp_path: Pat
 
 
 def words(text: str) -> list[str]:
-    return [word for word in text.split() if not re.fullmatch(r"[\d.e+-]+", word)]
+    return [word for word in text.split() if not re.fullmatch(r"\(?[\d.e+-]+[),:;]*", word)]
 
 
 def test_shown_output_belongs_to_a_command_of_its_page() -> None:
