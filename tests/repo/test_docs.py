@@ -25,6 +25,7 @@ PAGES = [
     "docs/how-to/megatron.md",
     "docs/how-to/pytest.md",
     "docs/how-to/read-the-report.md",
+    "docs/how-to/several-losses.md",
     "docs/how-to/slurm.md",
     "docs/how-to/trace-your-script.md",
 ]
