@@ -24,6 +24,7 @@ PAGES = [
     "docs/how-to/ci.md",
     "docs/how-to/megatron.md",
     "docs/how-to/padded-and-packed.md",
+    "docs/how-to/pipelines.md",
     "docs/how-to/pytest.md",
     "docs/how-to/read-the-report.md",
     "docs/how-to/several-losses.md",
