@@ -23,6 +23,7 @@ PAGES = [
     "docs/how-to/accumulation.md",
     "docs/how-to/ci.md",
     "docs/how-to/megatron.md",
+    "docs/how-to/moe.md",
     "docs/how-to/padded-and-packed.md",
     "docs/how-to/pipelines.md",
     "docs/how-to/pytest.md",
