@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.support.pages import write_files
+from tests.support.pages import files_of, write_files
 from ttrace.cli import main
 from ttrace.report.json_file import read_result
 from ttrace.report.terminal import print_check
@@ -23,6 +23,7 @@ PAGES = [
     "docs/how-to/accumulation.md",
     "docs/how-to/ci.md",
     "docs/how-to/dropout-and-batchnorm.md",
+    "docs/how-to/hand-written-parallelism.md",
     "docs/how-to/megatron.md",
     "docs/how-to/moe.md",
     "docs/how-to/padded-and-packed.md",
@@ -133,6 +134,14 @@ def test_shown_output_belongs_to_a_command_of_its_page() -> None:
 def test_every_page_with_commands_is_in_the_list() -> None:
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
     assert {page for page in pages if commands(page)} == set(PAGES)
+
+
+def test_every_script_that_a_page_shows_is_run_by_a_command_of_it() -> None:
+    shown = [(page, name) for page in PAGES for name in files_of(page) if name.endswith(".py")]
+    assert len(shown) > 5
+    for page, name in shown:
+        compile(files_of(page)[name], name, "exec")
+        assert any(name in command for command, _ in commands(page)), (page, name)
 
 
 def links(page: Path) -> list[str]:
