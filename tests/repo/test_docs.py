@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.support.pages import files_of, write_files
 from ttrace.cli import main
 from ttrace.report.json_file import read_result
 from ttrace.report.terminal import print_check
@@ -19,10 +20,17 @@ from ttrace.report.terminal import print_check
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "docs/tutorial/first-bug.md",
+    "docs/how-to/accumulation.md",
     "docs/how-to/ci.md",
+    "docs/how-to/dropout-and-batchnorm.md",
+    "docs/how-to/hand-written-parallelism.md",
     "docs/how-to/megatron.md",
+    "docs/how-to/moe.md",
+    "docs/how-to/padded-and-packed.md",
+    "docs/how-to/pipelines.md",
     "docs/how-to/pytest.md",
     "docs/how-to/read-the-report.md",
+    "docs/how-to/several-losses.md",
     "docs/how-to/slurm.md",
     "docs/how-to/trace-your-script.md",
 ]
@@ -50,6 +58,7 @@ def test_commands_of_the_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
@@ -113,7 +122,7 @@ def test_sample_of_the_readme_is_what_a_terminal_shows_of_the_demo(tmp_path: Pat
 
 
 def words(text: str) -> list[str]:
-    return [word for word in text.split() if not re.fullmatch(r"[\d.e+-]+", word)]
+    return [word for word in text.split() if not re.fullmatch(r"\(?[\d.e+-]+[),:;]*", word)]
 
 
 def test_shown_output_belongs_to_a_command_of_its_page() -> None:
@@ -125,6 +134,14 @@ def test_shown_output_belongs_to_a_command_of_its_page() -> None:
 def test_every_page_with_commands_is_in_the_list() -> None:
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
     assert {page for page in pages if commands(page)} == set(PAGES)
+
+
+def test_every_script_that_a_page_shows_is_run_by_a_command_of_it() -> None:
+    shown = [(page, name) for page in PAGES for name in files_of(page) if name.endswith(".py")]
+    assert len(shown) > 5
+    for page, name in shown:
+        compile(files_of(page)[name], name, "exec")
+        assert any(name in command for command, _ in commands(page)), (page, name)
 
 
 def links(page: Path) -> list[str]:

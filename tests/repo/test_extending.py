@@ -16,6 +16,7 @@ import ttrace
 from tests.support import tiny_train
 from tests.support.capturing import record
 from tests.support.invoking import invoke
+from tests.support.pages import files_of, write_files
 from ttrace.adapters.registry import find_adapter
 from ttrace.analysis.diagnose import mistakes
 from ttrace.analysis.diagnose.suspect import Suspect
@@ -28,19 +29,16 @@ from zoo.bug import Family
 from zoo.registry import BUGS, find
 from zoo.trials import Trials
 
-PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
-BLOCK = re.compile(r'^```(?:python|toml) title="(.*?)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+PAGE = "docs/extending.md"
 PACKAGES = ("acme", "planted", "test_acme", "ttrace_acme")
-POINTS = tomllib.loads(dict(BLOCK.findall(PAGE))["pyproject.toml"])["project"]["entry-points"]
+POINTS = tomllib.loads(files_of(PAGE)["pyproject.toml"])["project"]["entry-points"]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What pip would leave of the page's package in site-packages."""
     site = tmp_path_factory.mktemp("site")
-    for name, text in BLOCK.findall(PAGE):
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_text(text)
+    write_files(PAGE, site)
     metadata = site / "ttrace_acme-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ttrace_acme\nVersion: 1.0\n")
