@@ -69,10 +69,22 @@ def probes(
     return found
 
 
-def right(enclosures: Sequence[Enclosure], kept: CheckResult) -> tuple[Enclosure, ...]:
-    """Those from which nothing wrong leaves, though their modules kept their own values inside."""
+def right(
+    enclosures: Sequence[Enclosure], kept: CheckResult, isolated: CheckResult
+) -> tuple[Enclosure, ...]:
+    """Those from which nothing wrong leaves, though their modules kept their own values inside.
+
+    Local gradients may be right as terms of a sum that nobody makes: the main gradient tells. One
+    that is wrong in the isolated run as well is another mistake.
+    """
     failed = [tensor.id for tensor in kept.failures]
-    return tuple(e for e in enclosures if not any(map(e.leaves, failed)))
+    known = {tensor.id for tensor in isolated.failures}
+    summed = [
+        replace(id_, kind=Kind.GRAD)
+        for id_ in failed
+        if id_.kind is Kind.MAIN_GRAD and id_ not in known
+    ]
+    return tuple(e for e in enclosures if not any(map(e.leaves, (*failed, *summed))))
 
 
 def harmless(enclosures: Sequence[Enclosure], probed: CheckResult) -> tuple[Enclosure, ...]:
@@ -160,6 +172,10 @@ def _still_blamed(
         if not (culprit.blame.phase is Phase.MISSING and _is_about(culprit, guilty))
     )
     known = {culprit.blame for culprit in blamed}
+    # What is blamed inside of an enclosure spoils the rest of it, where that was not given values.
+    guilty += [
+        e for e in enclosures if e not in innocent and any(_is_about(c, [e]) for c in blamed)
+    ]
     more = tuple(
         culprit
         for culprit in kept.culprits

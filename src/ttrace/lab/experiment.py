@@ -216,7 +216,7 @@ class Experiment:
         """
         folder, tapped = "isolation/kept", Path(isolated.reference)
         kept = self._isolated(folder, candidate, tapped=tapped, enclosures=enclosures)
-        found = right(enclosures, kept)
+        found = right(enclosures, kept, isolated)
         errors = probes(found, isolated, plain)
         if not errors:
             return settled(isolated, kept, enclosures, ())

@@ -90,8 +90,16 @@ def test_the_least_wrong_tensor_inside_is_probed_with_an_error_of_its_size() -> 
 
 @pytest.mark.parametrize("text", [GIVEN, PASSED_BACK, WEIGHT])
 def test_a_module_that_gives_something_wrong_is_not_right(text: str) -> None:
-    assert right([ATTENTION], result({SCORES: 1e5})) == (ATTENTION,)
-    assert right([ATTENTION], result({text: 2.0})) == ()
+    isolated = result({SCORES: 1e5}, INNER)
+    assert right([ATTENTION], result({SCORES: 1e5}), isolated) == (ATTENTION,)
+    assert right([ATTENTION], result({text: 2.0}), isolated) == ()
+
+
+def test_a_sum_that_nobody_makes_leaves_a_module_that_made_its_terms() -> None:
+    summed = WEIGHT.replace(":grad.", ":main_grad.")
+    assert right([ATTENTION], result({summed: 1e5}), result({SCORES: 1e5}, INNER)) == ()
+    elsewhere = result({SCORES: 1e5, summed: 1e5}, INNER)
+    assert right([ATTENTION], result({summed: 1e5}), elsewhere) == (ATTENTION,)
 
 
 def test_harmless_is_what_would_have_shown_or_has_no_effect_at_all() -> None:

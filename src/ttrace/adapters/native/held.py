@@ -28,7 +28,7 @@ FLAT = "_flat_param"  # the name of a flat parameter in the module that holds it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldParameter:
     """A part of a parameter; `tensor` is what the optimizer knows.
 
     `computes`: backward leaves this rank's gradient in it; otherwise the module has other tensors
@@ -49,9 +49,9 @@ class Held:
 
 def held_parameters(
     roots: Iterable[nn.Module], modules: Iterable[tuple[str, nn.Module]]
-) -> dict[ParameterName, Held]:
+) -> dict[ParameterName, HeldParameter]:
     paths = {id(module): path for path, module in modules}
-    found: dict[ParameterName, Held] = {}
+    found: dict[ParameterName, HeldParameter] = {}
     for module in (module for root in roots for module in root.modules()):
         if isinstance(module, FullyShardedDataParallel):
             found |= _flat(module, paths)
@@ -62,13 +62,17 @@ def held_parameters(
     return found
 
 
-def _localized(parameter: nn.Parameter, spec: Any) -> Held:
+def _localized(parameter: nn.Parameter, spec: Any) -> HeldParameter:
     layout = dtensor.layout_of(spec, spec.placements)
     whole = Layout.full(parameter.shape) if layout is None else layout
-    return Held(tensor=parameter, cut=lambda value: [(value, whole)], layout=layout, computes=True)
+    return HeldParameter(
+        tensor=parameter, cut=lambda value: [(value, whole)], layout=layout, computes=True
+    )
 
 
-def _flat(module: FullyShardedDataParallel, paths: dict[int, str]) -> dict[ParameterName, Held]:
+def _flat(
+    module: FullyShardedDataParallel, paths: dict[int, str]
+) -> dict[ParameterName, HeldParameter]:
     """Empty ranges too: what a rank holds nothing of is no parameter that is missing."""
     handle: Any = module._handle  # noqa: SLF001  (no public way to ask)
     if handle is None:
@@ -83,7 +87,7 @@ def _flat(module: FullyShardedDataParallel, paths: dict[int, str]) -> dict[Param
     return found
 
 
-def _range_of(flat: Any, number: int, own: nn.Parameter | None) -> Held | None:
+def _range_of(flat: Any, number: int, own: nn.Parameter | None) -> HeldParameter | None:
     """One parameter in a flat one; None where it is held whole, under its own name."""
     shape, shard = flat._shapes[number], flat._shard_param_infos[number]  # noqa: SLF001
     if own is not None and own.shape == shape:
@@ -97,7 +101,7 @@ def _range_of(flat: Any, number: int, own: nn.Parameter | None) -> Held | None:
         mine = value.reshape(-1)[offset : offset + stop - start]
         return flat_parts(mine, Layout.full(shape), shape, start, stop)
 
-    return Held(tensor=flat if own is None else own, cut=cut)
+    return HeldParameter(tensor=flat if own is None else own, cut=cut)
 
 
 @contextmanager
