@@ -168,7 +168,8 @@ class Activations:
         if not is_output:
             return self._samples(slot, tensor)
         if isinstance(module, LanguageModelEmbedding):
-            return self._hidden(slot, tensor, scattered=self._ranks.sequence_parallel)
+            scattered = self._ranks.sequence_parallel and module.scatter_to_sequence_parallel
+            return self._hidden(slot, tensor, scattered=scattered)
         if module.reduce_scatter_embeddings:
             return self._hidden(slot, tensor, scattered=True)
         batch, length, width = tensor.shape

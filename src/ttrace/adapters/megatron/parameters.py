@@ -49,6 +49,7 @@ class ParameterTable:
         self.problems += disagreements(pairs, sharded)
         self.layouts = {id(p.tensor): known or layout_told(p.tensor, sharded) for p, known in pairs}
         self._by_name = {(p.module, p.name): p.tensor for p in self.all}
+        self._of_layers = {id(p) for chunk in chunks for p in _parameters_of_layers(chunk)}
 
     def layout(self, parameter: nn.Parameter) -> Layout | None:
         return self.layouts[id(parameter)]
@@ -65,13 +66,18 @@ class ParameterTable:
 
     def axes_summed_last(self, module: str, name: str) -> list[str]:
         """Over which a gradient is summed when it is already summed over data and context."""
-        layout = self.layout(self._by_name[module, name])
-        axes = []
-        if layout is None and self._ranks.tp[1] > 1 and self._ranks.sequence_parallel:
-            axes.append("tp")
+        parameter = self._by_name[module, name]
+        axes = ["tp"] if self._sees_a_part_of_the_sequence(parameter) else []
         if (module, name) == parameter_name(self._chunks[0], "output_layer", "weight"):
             axes += [EMBEDDING_AXIS] if embedding_end(self._chunks) is not None else []
         return axes
+
+    def _sees_a_part_of_the_sequence(self, parameter: nn.Parameter) -> bool:
+        """The mark is left off by mistake, but layers get scattered sequences anyway."""
+        if self.layout(parameter) is not None or not self._ranks.sequence_parallel:
+            return False
+        is_marked = getattr(parameter, "sequence_parallel", False)
+        return self._ranks.tp[1] > 1 and (is_marked or id(parameter) in self._of_layers)
 
     def _of_chunk(
         self, chunk: nn.Module, seen: set[int]
@@ -96,3 +102,10 @@ class ParameterTable:
         )
         users = tied_users(chunk, owner)
         return Parameter(module=owner, name=known, tensor=tensor, users=users), layout
+
+
+def _parameters_of_layers(chunk: nn.Module) -> Iterator[nn.Parameter]:
+    """Those of every stack of layers; an embedding or a projection before it sees all tokens."""
+    for module in chunk.modules():
+        if isinstance(getattr(module, "layers", None), nn.ModuleList):
+            yield from module.parameters()
