@@ -19,6 +19,7 @@ with on_cpu():
     from ttrace.adapters.flat import box_layout, flat_boxes
     from ttrace.adapters.megatron.activations import Activations
     from ttrace.adapters.megatron.adapter import require_version
+    from ttrace.adapters.megatron.expert_rows import ExpertRows
     from ttrace.adapters.megatron.experts import Dispatches
     from ttrace.adapters.megatron.layouts import Ranks, parameter_layout, sequence_layout, shard_of
     from ttrace.adapters.megatron.paths import with_global_number
@@ -176,10 +177,9 @@ def test_activations_of_transformer_engine_are_laid_out_by_class_name(
         ranks=RANKS,
         roots={},
         paths={},
-        sections={},
         parameters={},
-        dispatches=Dispatches(RANKS.tp, RANKS.cp),
-        experts={},
+        experts=ExpertRows(RANKS, Dispatches(RANKS.tp, RANKS.cp), {}, {}),
+        heads={},
     )
     boundary = activations.boundary(kind(), slot_kind, "0", torch.empty(shape))
     assert boundary is not None

@@ -12,6 +12,7 @@ from zoo.programs import (
     isolated,
     lengths,
     losses,
+    megatron_core,
     meshes,
     pipelines,
     rewrites,
@@ -25,7 +26,7 @@ from zoo.programs.program import Program, Wrong
 _STYLES = (
     *(data_parallel, rewrites, updates, losses),
     *(lengths, sharded_inputs, experts, by_hand, isolated, tuned),
-    *(pipelines, several_losses, classics, meshes),
+    *(pipelines, several_losses, classics, meshes, megatron_core),
 )
 
 

@@ -232,10 +232,12 @@ class RecordingTracer:
 
         def record() -> None:
             adapter = self._context.adapter
-            # A loss that is still a sum or a mean over ranks is one number all the same.
+            # A loss that is still a sum or a mean over ranks is one number all the same, and so is
+            # one that has dims.
+            loss = adapter.reduced(value.detach())
             self._recorder.value(
                 id_,
-                adapter.reduced(value.detach()),
+                loss.reshape(()) if loss.dim() and loss.numel() == 1 else loss,
                 microbatch=microbatch.number,
                 sequence=sequence,
                 layout=adapter.loss_layout(),

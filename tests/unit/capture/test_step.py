@@ -150,6 +150,13 @@ class TestLoss:
         trace = record(tmp_path, model, lambda: (1024 * model(torch.ones(2, 4)).mean()).backward())
         assert trace.value(":loss") == 1024 * trace.value(":output.0").mean()
 
+    def test_a_loss_with_dims_is_a_number_all_the_same(
+        self, model: nn.Module, tmp_path: Path
+    ) -> None:
+        trace = record(tmp_path, model, lambda: model(torch.ones(1, 4)).backward())
+        assert trace.value(":output.0").shape == (1, 1)
+        assert torch.equal(trace.value(":loss"), trace.value(":output.0").squeeze())
+
     def test_a_loss_named_outside_of_a_step_is_not_recorded(
         self, model: nn.Module, tmp_path: Path
     ) -> None:

@@ -6,27 +6,27 @@ stage hands on in place of the model's output. Gradients lie as their values do.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from megatron.core.fusions.fused_softmax import FusedScaleMaskSoftmax
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
+from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.transformer.moe.router import Router
 from megatron.core.transformer.multi_token_prediction import MultiTokenPredictionBlock
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from ttrace.adapters.base import NO_BATCH, BoundarySpec, SentTokens
-from ttrace.adapters.megatron.experts import Dispatched, Dispatches, TokenSource
+from ttrace.adapters.base import NO_BATCH, BoundarySpec
+from ttrace.adapters.megatron.expert_rows import ExpertRows
 from ttrace.adapters.megatron.layouts import (
     Ranks,
     Role,
     column_layout,
+    part_of,
     role_of,
     sequence_layout,
     shard_of,
@@ -52,17 +52,15 @@ class Activations:
         ranks: Ranks,
         roots: Mapping[int, nn.Module],
         paths: Mapping[int, str],
-        sections: Mapping[int, int],
         parameters: Mapping[int, Layout | None],
-        dispatches: Dispatches,
-        experts: Mapping[int, tuple[Any, int | None]],
+        experts: ExpertRows,
+        heads: Mapping[int, int],
     ) -> None:
-        self._dispatches = dispatches
         self._experts = experts
         self._ranks = ranks
         self._roots = roots
         self._paths = paths
-        self._sections = sections
+        self._heads = heads
         self._parameters = parameters
         self._length = 0
 
@@ -76,8 +74,8 @@ class Activations:
             return None  # it masks its input in place, after which that has no gradient
         if not is_output:
             self._learn_length(module, slot, tensor)
-        if id(module) in self._experts:
-            return self._sent(module, kind, slot, tensor)
+        if self._experts.has(module):
+            return self._experts.boundary(module, kind, slot, tensor)
         form = self._form(module, slot, tensor, is_output=is_output)
         return form(slot, tensor)
 
@@ -131,16 +129,28 @@ class Activations:
             return BoundarySpec(slot=slot, batch_dim=0)  # gathered or not: by its shape
         return BoundarySpec(slot=slot, layout=layout, batch_dim=0)
 
+    def _language_model(
+        self, module: nn.Module, slot: str, tensor: torch.Tensor, *, is_output: bool
+    ) -> BoundarySpec:
+        """A part of a larger model; hidden states may be given to it."""
+        if is_output or tensor.dim() == 2:
+            return self._samples(slot, tensor)
+        return self._other(module, slot, tensor)
+
     def _hidden(self, slot: str, tensor: torch.Tensor, *, scattered: bool) -> BoundarySpec:
         layout = sequence_layout(tensor.shape, self._ranks, scattered=scattered)
         return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH)
 
     def _columns(
-        self, module: nn.Module, slot: str, tensor: torch.Tensor, dim: int, sections: int = 1
+        self, module: nn.Module, slot: str, tensor: torch.Tensor, dim: int
     ) -> BoundarySpec:
         axis = self._ranks.tensor_axis(module)[1]
-        layout = column_layout(tensor.shape, self._ranks, axis, dim, sections)
+        layout = column_layout(tensor.shape, self._ranks, axis, dim)
         return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH)
+
+    def _weight_layout(self, module: nn.Module) -> Layout | None:
+        """Rows of a weight are columns of what it makes."""
+        return self._parameters.get(id(getattr(module, "weight", None)))
 
     def _column_linear(
         self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
@@ -149,9 +159,13 @@ class Activations:
             return self._hidden(slot, tensor, scattered=bool(module.sequence_parallel))
         if getattr(module, "gather_output", False):
             return self._hidden(slot, tensor, scattered=False)
-        return self._columns(
-            module, slot, tensor, -1 % tensor.dim(), self._sections.get(id(module), 1)
-        )
+        last = -1 % tensor.dim()
+        weight = self._weight_layout(module)
+        if weight is None or weight.local_shape[0] != tensor.shape[last]:
+            return self._columns(module, slot, tensor, last)
+        whole = sequence_layout(tensor.shape, self._ranks, scattered=False)
+        layout = part_of(whole, last, weight)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH)
 
     def _row_linear(
         self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
@@ -168,7 +182,8 @@ class Activations:
         if not is_output:
             return self._samples(slot, tensor)
         if isinstance(module, LanguageModelEmbedding):
-            return self._hidden(slot, tensor, scattered=self._ranks.sequence_parallel)
+            scattered = self._ranks.sequence_parallel and module.scatter_to_sequence_parallel
+            return self._hidden(slot, tensor, scattered=scattered)
         if module.reduce_scatter_embeddings:
             return self._hidden(slot, tensor, scattered=True)
         batch, length, width = tensor.shape
@@ -203,68 +218,34 @@ class Activations:
         layout = sequence_layout(shape, self._ranks, dim=1, scattered=scattered)
         return BoundarySpec(slot=slot, layout=layout, batch_dim=_BATCH + 1)
 
-    def _sent(
-        self, module: Any, kind: Kind, slot: str, tensor: torch.Tensor
-    ) -> BoundarySpec | None:
-        """Rows that stand for tokens of several ranks: each to its place among all tokens."""
-        layer, expert = self._experts[id(module)]
-        dispatched = self._dispatches.latest(layer)
-        if dispatched is None:
-            return BoundarySpec(slot=slot)
-        rows = dispatched.rows if expert is None else dispatched.of_expert(expert)
-        if tensor.dim() == 0 or tensor.shape[0] != len(rows) or not tensor.is_floating_point():
-            return None  # counts of tokens: the routing map says them
-        parts = tuple(
-            self._rows_from(source, dispatched, rows, module, kind, tensor)
-            for source in dispatched.sources
-        )
-        return BoundarySpec(slot=slot, batch_dim=_BATCH + (expert is None), rows=parts)
+    def _convolution(
+        self, module: Any, slot: str, tensor: torch.Tensor, *, is_output: bool
+    ) -> BoundarySpec:
+        """[batch, channels, time]: the channels that the weight has rows for."""
+        weight = self._weight_layout(module)
+        is_own = module.groups == module.in_channels == module.out_channels
+        if tensor.dim() != 3 or weight is None or not (is_output or is_own):
+            return BoundarySpec(slot=slot, batch_dim=0 if tensor.dim() == 3 else None)
+        layout = part_of(Layout.full(tensor.shape), 1, weight)
+        return BoundarySpec(slot=slot, layout=layout, batch_dim=0)
 
-    def _rows_from(
-        self,
-        source: TokenSource,
-        dispatched: Dispatched,
-        rows: torch.Tensor,
-        module: Any,
-        kind: Kind,
-        tensor: torch.Tensor,
-    ) -> SentTokens:
-        _, expert = self._experts[id(module)]
-        mine = (rows[:, 0] == source.rank).nonzero().flatten()
-        places = rows[mine, 1]
-        shape = (*dispatched.shape, *tensor.shape[1:])
-        ranks = replace(self._ranks, tp=source.tp, cp=source.cp)
-        if expert is None:
-            owner = torch.repeat_interleave(
-                torch.arange(len(dispatched.counts)), torch.tensor(dispatched.counts)
-            )
-            places = places + owner[mine.cpu()].to(places) * math.prod(dispatched.shape)
-            shape = (len(dispatched.counts), *shape)
-        at = int(expert is None)
-        layout = sequence_layout(shape, ranks, dim=at, scattered=ranks.sequence_parallel)
-        if expert is None:
-            layout = shard_of(layout, 0, *self._ranks.ep)
-        layout = self._inside_expert(layout, module, kind)
-        return SentTokens(origin=source.rank, rows=mine, places=places, layout=layout)
-
-    def _inside_expert(self, layout: Layout, module: Any, kind: Kind) -> Layout:
-        """Experts' tensor parallelism: columns inside, and sums that the dispatcher makes later."""
-        index, count = self._ranks.etp
-        if count == 1:
-            return layout
-        last, is_output = len(layout.shape) - 1, _IS_OUTPUT[kind]
-        role = role_of(module)
-        if role is Role.COLUMN and is_output:
-            return shard_of(layout, last, index, count, self._sections.get(id(module), 1))
-        if role is Role.ROW and not is_output:
-            return shard_of(layout, last, index, count)
-        return layout.summed_over("tp") if kind in (Kind.OUTPUT, Kind.GRAD_INPUT) else layout
+    def _heads_as_rows(self, module: nn.Module, slot: str, tensor: torch.Tensor) -> BoundarySpec:
+        """[batch, sequence, heads, ...] as rows."""
+        heads = self._heads[id(module)]
+        batch = tensor.shape[0] // max(1, self._length * heads)
+        local = Layout.full((batch, self._length, heads, *tensor.shape[1:]))
+        return BoundarySpec(slot=slot, layout=shard_of(local, 2, *self._ranks.tp), batch_dim=0)
 
     def _other(self, module: nn.Module, slot: str, tensor: torch.Tensor) -> BoundarySpec:
         """Norms, dropout, whole layers, and classes of the user's own: by where they stand."""
         path = self._paths.get(id(module), "")
+        if id(module) in self._heads and tensor.dim() == 2:
+            return self._heads_as_rows(module, slot, tensor)
         if ".core_attention." in path and tensor.dim() == 4:
             return self._scores(slot, tensor)
+        is_attention = path.endswith(".core_attention")  # of the user's own
+        if is_attention and tensor.dim() == 3 and tensor.shape[0] == self._length:
+            return self._columns(module, slot, tensor, 2)
         if tensor.dim() == 4:
             return self._columns(module, slot, tensor, 2)  # heads: norms of queries and keys
         scattered = self._ranks.sequence_parallel
@@ -292,6 +273,8 @@ class Activations:
         (LanguageModelEmbedding, _embedding),
         (Router, _router),
         (MultiTokenPredictionBlock, _heads_in_turn),
+        (LanguageModule, _language_model),
+        (nn.Conv1d, _convolution),
     )
 
 

@@ -32,8 +32,9 @@ from ttrace.adapters.base import (
 from ttrace.adapters.flat import flat_parts
 from ttrace.adapters.leaves import leaves
 from ttrace.adapters.megatron.activations import Activations
+from ttrace.adapters.megatron.expert_rows import ExpertRows
 from ttrace.adapters.megatron.experts import Dispatches
-from ttrace.adapters.megatron.layouts import sections_of
+from ttrace.adapters.megatron.layouts import heads_of_norms, sections_of
 from ttrace.adapters.megatron.losses import watch_losses
 from ttrace.adapters.megatron.optimizer import (
     Optimizers,
@@ -73,10 +74,9 @@ class MegatronAdapter(Adapter):
             ranks=self._ranks,
             roots={id(root): root for root in self.roots},
             paths={id(module): path for path, module in self._modules},
-            sections=sections,
             parameters=self._table.layouts,
-            dispatches=self._dispatches,
-            experts=experts,
+            experts=ExpertRows(self._ranks, self._dispatches, experts, sections),
+            heads=heads_of_norms(self._modules),
         )
 
     def coordinates(self) -> Coordinates:

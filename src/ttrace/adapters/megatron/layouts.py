@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from megatron.core.ssm.gated_delta_net import GatedDeltaNet
 from megatron.core.tensor_parallel.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -116,6 +117,15 @@ def sections_of(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, int]:
     }
 
 
+def heads_of_norms(modules: Sequence[tuple[str, nn.Module]]) -> dict[int, int]:
+    """Norms whose rows are the heads of a delta net in turn, and how many it has on this rank."""
+    return {
+        id(module.out_norm): module.num_v_heads_local_tp
+        for _, module in modules
+        if isinstance(module, GatedDeltaNet)
+    }
+
+
 def sequence_layout(shape: Sequence[int], ranks: Ranks, *, dim: int = 0, scattered: bool) -> Layout:
     """[sequence, batch, ...]: the sequence cut by context and, if scattered, tensor parallel."""
     tp_index, tp = ranks.tp if scattered else (0, 1)
@@ -128,15 +138,18 @@ def sequence_layout(shape: Sequence[int], ranks: Ranks, *, dim: int = 0, scatter
 
 def shard_of(layout: Layout, dim: int, index: int, count: int, sections: int = 1) -> Layout:
     """A layout whose local tensor turns out to be one part of `count` along a dim."""
-    whole = [size * count if at == dim else size for at, size in enumerate(layout.shape)]
-    runs = list(layout.runs)
-    part = whole[dim] // sections
-    runs[dim] = Layout.full([whole[dim]]).interleaved(0, [part] * sections, index, count).runs[0]
-    return Layout(shape=tuple(whole), runs=tuple(runs), partial=layout.partial)
+    size = layout.shape[dim] * count
+    parts = [size // sections] * sections
+    return part_of(layout, dim, Layout.full([size]).interleaved(0, parts, index, count))
 
 
-def column_layout(
-    shape: Sequence[int], ranks: Ranks, axis: Seat, dim: int, sections: int
-) -> Layout:
+def part_of(layout: Layout, dim: int, part: Layout) -> Layout:
+    """A layout whose local tensor turns out to be what `part` holds of its first dim."""
+    shape = (*layout.shape[:dim], part.shape[0], *layout.shape[dim + 1 :])
+    runs = (*layout.runs[:dim], part.runs[0], *layout.runs[dim + 1 :])
+    return Layout(shape=shape, runs=runs, partial=layout.partial)
+
+
+def column_layout(shape: Sequence[int], ranks: Ranks, axis: Seat, dim: int) -> Layout:
     """The sequence whole but for context parallelism, one other dim cut by tensor parallelism."""
-    return shard_of(sequence_layout(shape, ranks, scattered=False), dim, *axis, sections)
+    return shard_of(sequence_layout(shape, ranks, scattered=False), dim, *axis)

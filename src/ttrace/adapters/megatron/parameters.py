@@ -1,7 +1,7 @@
 """The parameters of a Megatron model: canonical names, layouts, and sums that are still to come.
 
 Enters: the chunks of this rank and what is known of their modules. Leaves: every parameter once,
-with its layout by class and attributes or, where those say nothing, by `sharded_state_dict`.
+with its layout by class and attributes and, of what those leave open, by `sharded_state_dict`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from megatron.core.ssm.gated_delta_net import GatedDeltaNet
+from megatron.core.transformer.attention import SelfAttention
 from torch import nn
 
 from ttrace.adapters.base import Parameter
@@ -19,9 +21,14 @@ from ttrace.adapters.megatron.paths import (
     walk,
     with_global_number,
 )
-from ttrace.adapters.megatron.sharding import disagreements, layout_told, sharded_layouts
+from ttrace.adapters.megatron.sharding import disagreements, sharded_layouts, used_layout
 from ttrace.adapters.megatron.topology import EMBEDDING_AXIS, embedding_end
 from ttrace.core.layout import Layout
+
+_HEAD_NORMS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (SelfAttention, ("q_layernorm", "k_layernorm")),
+    (GatedDeltaNet, ("out_norm",)),
+)
 
 
 class ParameterTable:
@@ -46,9 +53,12 @@ class ParameterTable:
         self.all = [parameter for parameter, _ in pairs]
         self.of_chunk = {at: [parameter for parameter, _ in pairs] for at, pairs in found.items()}
         self.problems = [problem for _, problem in told if problem]
-        self.problems += disagreements(pairs, sharded)
-        self.layouts = {id(p.tensor): known or layout_told(p.tensor, sharded) for p, known in pairs}
+        used = [(p, used_layout(known, sharded.get(p.tensor.data_ptr()))) for p, known in pairs]
+        self.problems += disagreements(used, sharded)
+        self.layouts = {id(p.tensor): layout for p, layout in used}
         self._by_name = {(p.module, p.name): p.tensor for p in self.all}
+        self._of_layers = {id(p) for chunk in chunks for p in _parameters_of_layers(chunk)}
+        self._of_heads = {id(p) for chunk in chunks for p in _parameters_of_heads(chunk)}
 
     def layout(self, parameter: nn.Parameter) -> Layout | None:
         return self.layouts[id(parameter)]
@@ -65,13 +75,19 @@ class ParameterTable:
 
     def axes_summed_last(self, module: str, name: str) -> list[str]:
         """Over which a gradient is summed when it is already summed over data and context."""
-        layout = self.layout(self._by_name[module, name])
-        axes = []
-        if layout is None and self._ranks.tp[1] > 1 and self._ranks.sequence_parallel:
-            axes.append("tp")
+        parameter = self._by_name[module, name]
+        axes = ["tp"] if self._sees_a_part(parameter) else []
         if (module, name) == parameter_name(self._chunks[0], "output_layer", "weight"):
             axes += [EMBEDDING_AXIS] if embedding_end(self._chunks) is not None else []
         return axes
+
+    def _sees_a_part(self, parameter: nn.Parameter) -> bool:
+        """Of the heads, or of the sequence: layers do, also where the mark for it was forgotten."""
+        if self.layout(parameter) is not None or self._ranks.tp[1] == 1:
+            return False
+        is_marked = getattr(parameter, "sequence_parallel", False)
+        is_scattered = is_marked or id(parameter) in self._of_layers
+        return id(parameter) in self._of_heads or (self._ranks.sequence_parallel and is_scattered)
 
     def _of_chunk(
         self, chunk: nn.Module, seen: set[int]
@@ -96,3 +112,18 @@ class ParameterTable:
         )
         users = tied_users(chunk, owner)
         return Parameter(module=owner, name=known, tensor=tensor, users=users), layout
+
+
+def _parameters_of_layers(chunk: nn.Module) -> Iterator[nn.Parameter]:
+    """Those of every stack of layers; an embedding or a projection before it sees all tokens."""
+    for module in chunk.modules():
+        if isinstance(getattr(module, "layers", None), nn.ModuleList):
+            yield from module.parameters()
+
+
+def _parameters_of_heads(chunk: nn.Module) -> Iterator[nn.Parameter]:
+    """Those of norms that every head goes through, of which each rank has its own."""
+    for module in chunk.modules():
+        names = next((names for kind, names in _HEAD_NORMS if isinstance(module, kind)), ())
+        for norm in (getattr(module, name, None) for name in names):
+            yield from norm.parameters() if isinstance(norm, nn.Module) else ()

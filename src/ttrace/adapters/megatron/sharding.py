@@ -8,12 +8,14 @@ knows modules that no table does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import nn
 
 from ttrace.adapters.base import Parameter
+from ttrace.adapters.megatron.layouts import part_of
 from ttrace.core.ids import display_module
 from ttrace.core.layout import Layout, Run
 
@@ -32,10 +34,21 @@ def sharded_layouts(chunk: nn.Module) -> tuple[dict[int, Layout], str]:
         data = getattr(entry, "data", None)
         if not isinstance(data, torch.Tensor):
             continue
-        layout = _layout(entry, tuple(data.shape))
+        layout = _layout(entry, data)
         if layout is not None and layout.local_shape == tuple(data.shape):
             layouts[data.data_ptr()] = layout
     return layouts, ""
+
+
+def used_layout(known: Layout | None, told: Layout | None) -> Layout | None:
+    """What classes and attributes say counts, and of what they leave open what the dict says.
+
+    They leave open parameters that they do not know, and whether one that is split consists of
+    sections, each split by itself. Whole is what the dict says by default too.
+    """
+    if known is None:
+        return None if told is None or told.is_full else told
+    return told if told is not None and _has_sections_of(told, known) else known
 
 
 def disagreements(
@@ -51,10 +64,12 @@ def disagreements(
             )
 
 
-def layout_told(parameter: nn.Parameter, sharded: Mapping[int, Layout]) -> Layout | None:
-    """For a parameter that nothing else knows; whole is what the dict says by default too."""
-    told = sharded.get(parameter.data_ptr())
-    return None if told is None or told.is_full else told
+def _has_sections_of(told: Layout, known: Layout) -> bool:
+    """Whether both split the same dim into as large parts, one of them in several runs."""
+    if (told.shape, told.local_shape) != (known.shape, known.local_shape):
+        return False
+    differing = [(t, k) for t, k in zip(told.runs, known.runs, strict=True) if t != k]
+    return len(differing) == 1 and len(differing[0][0]) > len(differing[0][1]) == 1
 
 
 def _leaves(found: Any) -> Iterator[Any]:
@@ -68,17 +83,20 @@ def _leaves(found: Any) -> Iterator[Any]:
         yield found
 
 
-def _layout(entry: Any, shape: tuple[int, ...]) -> Layout | None:
+def _layout(entry: Any, data: torch.Tensor) -> Layout | None:
     """Layers and experts are dims in front of the parameter's own."""
     build = getattr(entry, "build", None)
     parts = list(_leaves(build())) if callable(build) else [entry]
-    keys = {
-        (getattr(part, "key", None), tuple(getattr(part, "global_shape", ()))) for part in parts
-    }
-    dims = len(shape)
-    if len(keys) > 1 or not all(_is_plain(part, dims) for part in parts):
+    dims = data.dim()
+    if not all(_is_plain(part, dims) for part in parts):
         return None
-    whole = tuple(parts[0].global_shape[-dims:]) if dims else ()
+    keys = {(getattr(part, "key", None), tuple(part.global_shape)) for part in parts}
+    return _pieces(parts, dims) if len(keys) == 1 else _sections(parts, data)
+
+
+def _pieces(parts: Sequence[Any], dims: int) -> Layout:
+    """Pieces of one tensor of the checkpoint."""
+    whole = tuple(parts[0].global_shape[-dims:])
     runs = []
     for dim in range(dims):
         at = [Run(part.global_offset[-dims + dim], part.local_shape[dim]) for part in parts]
@@ -86,6 +104,34 @@ def _layout(entry: Any, shape: tuple[int, ...]) -> Layout | None:
     return Layout(shape=whole, runs=tuple(tuple(of_dim) for of_dim in runs))
 
 
+def _sections(parts: Sequence[Any], data: torch.Tensor) -> Layout | None:
+    """Tensors of their own in the checkpoint, which stand in the parameter side by side."""
+    pieces = [_pieces([part], data.dim()) for part in parts]
+    dim = next((dim for dim in range(data.dim()) if _are_side_by_side(parts, data, dim)), None)
+    if dim is None:
+        return None
+    sizes = [piece.shape[dim] for piece in pieces]
+    starts = accumulate(sizes, initial=0)
+    runs = [
+        Run(start + (run.start or 0), run.length)
+        for start, piece in zip(starts, pieces, strict=False)
+        for run in piece.runs[dim]
+    ]
+    return part_of(pieces[0], dim, Layout(shape=(sum(sizes),), runs=(tuple(runs),)))
+
+
+def _are_side_by_side(parts: Sequence[Any], data: torch.Tensor, dim: int) -> bool:
+    """Whether they are the parameter's own memory, all of it, in this order along the dim."""
+    sizes = [part.local_shape[dim] for part in parts]
+    if sum(sizes) != data.shape[dim]:
+        return False
+    return all(
+        part.data.data_ptr() == here.data_ptr() and part.data.shape == here.shape
+        for part, here in zip(parts, data.split(sizes, dim), strict=True)
+    )
+
+
 def _is_plain(part: Any, dims: int) -> bool:
     is_flat = getattr(part, "flattened_range", None) is not None
-    return not is_flat and len(getattr(part, "local_shape", ())) == dims > 0
+    has_data = isinstance(getattr(part, "data", None), torch.Tensor)
+    return has_data and not is_flat and len(getattr(part, "local_shape", ())) == dims > 0

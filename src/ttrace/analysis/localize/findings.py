@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
 
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.finding import Finding
@@ -106,7 +108,23 @@ def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def caller_of(module: str, known: Set[str]) -> str:
-    """The nearest parent with tensors of its own: a list of modules has no code."""
+def begun(results: Sequence[TensorResult]) -> dict[str, int]:
+    """When each module got its first input."""
+    first: dict[str, int] = {}
+    for result in results:
+        if result.id.kind is Kind.INPUT:
+            module = result.id.module
+            first[module] = min(result.order, first.get(module, result.order))
+    return first
+
+
+def caller_of(module: str, known: Set[str], begun: Mapping[str, int] = MappingProxyType({})) -> str:
+    """The nearest parent with tensors of its own: a list of modules has no code.
+
+    A parent that began only later did not call it: somebody else called a part of that parent.
+    """
+    start = begun.get(module, math.inf)
     parent = parent_of(module)
-    return parent if not parent or parent in known else caller_of(parent, known)
+    while parent and (parent not in known or begun.get(parent, -1) > start):
+        parent = parent_of(parent)
+    return parent

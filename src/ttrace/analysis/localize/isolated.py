@@ -24,11 +24,11 @@ each is judged by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from ttrace.analysis.localize.after_backward import stages_after_backward
-from ttrace.analysis.localize.findings import by_strength, caller_of, parent_of
+from ttrace.analysis.localize.findings import begun, by_strength, caller_of, parent_of
 from ttrace.analysis.localize.plain import before_forward, let_pass
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.ids import Kind, TensorId
@@ -149,11 +149,12 @@ def _segments(
 ) -> dict[Blame, list[TensorResult]]:
     """The wrong points of every segment."""
     known = {result.id.module for result in results if result.id.kind.is_activation}
+    starts = begun(results)
     segments: dict[Blame, list[TensorResult]] = {}
     for result in results:
         failed = result.verdict.is_failure and result.id not in unreached
         failed = failed and not (result.id.kind is Kind.GRAD and result.id in displaced)
-        if failed and (blame := _segment(result, known, modules)) is not None:
+        if failed and (blame := _segment(result, known, starts, modules)) is not None:
             segments.setdefault(blame, []).append(result)
     return segments
 
@@ -238,7 +239,9 @@ def _merged(found: Sequence[Culprit]) -> tuple[Culprit, ...]:
     )
 
 
-def _segment(result: TensorResult, known: Set[str], modules: Set[str] | None) -> Blame | None:
+def _segment(
+    result: TensorResult, known: Set[str], starts: Mapping[str, int], modules: Set[str] | None
+) -> Blame | None:
     kind, module = result.id.kind, result.id.module
     if kind is Kind.LOSS:
         return Blame.at(Stage.LOSS, Phase.FORWARD)
@@ -249,7 +252,7 @@ def _segment(result: TensorResult, known: Set[str], modules: Set[str] | None) ->
     if kind in _IN_MODULE:
         return Blame.of(_isolated(module, modules), phase=_IN_MODULE[kind])
     if kind in _IN_PARENT:
-        caller = caller_of(module, known)
+        caller = caller_of(module, known, starts)
         if module == "" or (caller == "" and "" not in known):  # one of several models
             stage = Stage.LOSS if kind is Kind.GRAD_OUTPUT else Stage.MODEL_INPUT
             return Blame.at(stage, _IN_PARENT[kind])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ttrace.analysis.localize.after_backward import AFTER_BACKWARD
 from ttrace.analysis.localize.findings import (
     Consumers,
+    begun,
     by_module,
     by_strength,
     caller_of,
@@ -155,7 +156,7 @@ def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     elif kind is Kind.OUTPUT:
         blame, reason = Blame.of(module, phase=Phase.FORWARD), Reason.FIRST_WRONG_OUTPUT
     else:
-        caller = caller_of(module, {r.id.module for r in results})
+        caller = caller_of(module, {r.id.module for r in results}, begun(results))
         blame, reason = Blame.of(caller, phase=Phase.FORWARD), Reason.INPUT_FOR_CHILD
     return (Culprit(blame=blame, reason=reason, evidence=(first.id,)),)
 
@@ -176,7 +177,7 @@ def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Cu
     elif id_.module == "":
         blame, reason = Blame.at(Stage.LOSS, Phase.BACKWARD), Reason.GRADIENT_OF_MODEL_OUTPUT
     else:
-        caller = caller_of(id_.module, {r.id.module for r in results})
+        caller = caller_of(id_.module, {r.id.module for r in results}, begun(results))
         blame = Blame.of(caller, phase=Phase.BACKWARD)
     return (Culprit(blame=blame, reason=reason, evidence=(id_,)),)
 

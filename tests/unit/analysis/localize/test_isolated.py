@@ -73,6 +73,29 @@ def test_every_segment_that_is_itself_wrong(wrong: str, places: list[Blame]) -> 
     assert named(wrong) == places
 
 
+@pytest.mark.parametrize(
+    ("calls", "caller"),
+    [
+        ("b:input.0 b.c:input.0 b.c:output.0 b:output.0", "b"),
+        ("b.c:input.0 b.c:output.0 b:input.0 b:output.0", ""),  # the model calls a part of b
+        ("b.c:input.0 b.c:output.0 b:output.0", "b"),  # which got no tensor
+    ],
+)
+def test_the_code_around_a_module_is_that_of_who_called_it(calls: str, caller: str) -> None:
+    results = [
+        TensorResult(id=id_of(name), verdict=verdict, order=order, statistics=ROUNDED)
+        for order, (name, verdict) in enumerate(
+            [
+                (":input.0", Verdict.PASS),
+                *((name, Verdict.PASS) for name in calls.split()),
+                ("b.c:grad_output.0", Verdict.CONFLICT),
+            ]
+        )
+    ]
+    (culprit,) = localize_isolated(results)
+    assert culprit.blame == Blame.of(caller, phase=Phase.BACKWARD)
+
+
 def test_a_gradient_that_was_not_summed_is_another_mistake_than_a_wrong_backward() -> None:
     wrong = {"e:grad_input.0": Verdict.MISMATCH, "e:grad.weight": Verdict.CONFLICT}
     assert named(wrong) == [
