@@ -10,6 +10,7 @@ Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Reason
@@ -190,7 +191,7 @@ def finding(tensor: TensorResult) -> str:
 
 def _annotation(id_: TensorId) -> str:
     """The line of code by which a script says how a tensor is split."""
-    module = f"model.{id_.module}" if id_.module else "model"
+    module = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{id_.module}" if id_.module else "model")
     kinds = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}
     what = kinds.get(id_.kind.forward, "parameters")
     sections = ", sections=(...)" if what == "parameters" else ""

@@ -154,7 +154,8 @@ def _by_parts(suspect: Suspect) -> Iterator[Diagnosis]:
         factors.append(PartFactor(ranks=ranks, factor=factor))
         for place in places:
             undone[place] /= factor
-    if suspect.fits(undone):
+    is_common = suspect.fits(suspect.found / factors[0].factor)
+    if suspect.fits(undone) and not is_common:
         yield Diagnosis(mistake=Mistake.FACTOR_OF_EACH_PART, factors=tuple(factors))
 
 

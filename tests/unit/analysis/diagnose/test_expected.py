@@ -6,6 +6,7 @@ import pytest
 
 from ttrace.analysis.diagnose.expected import with_expected
 from ttrace.core.blame import Blame, Culprit, Expected, Phase, Reason, Stage
+from ttrace.core.hyperparameter import Difference, Owner
 from ttrace.core.ids import TensorId
 from ttrace.core.record import ModuleInfo
 
@@ -53,3 +54,15 @@ def test_a_reduction_in_lower_precision() -> None:
     found = expected(reduction, reason=Reason.ROUNDED_LOWER)
     assert found is Expected.COMPRESSED_REDUCTION
     assert expected(reduction, reason=Reason.COMMON_FACTOR) is None
+
+
+def test_a_number_that_somebody_set_is_not_expected_to_differ() -> None:
+    eps = Difference(owner=Owner.MODULE, name="eps", reference=(1e-5,), candidate=(1e-3,))
+    culprit = Culprit(
+        blame=FORWARD,
+        reason=Reason.GIVEN_REFERENCE_VALUES,
+        evidence=(TensorId.parse("step0/m:output.0"),),
+        differences=(eps,),
+    )
+    module = ModuleInfo(path="m", class_name="BatchNorm1d", source="")
+    assert with_expected([culprit], [module])[0].expected is None
