@@ -5,6 +5,10 @@ from __future__ import annotations
 from ttrace.core.blame import Blame, Phase
 from zoo.programs.program import Edit, Program, Run, Wrong
 
+_FIRST_TOKEN = Edit(
+    "    mine = ids[", "    ids[:, 0] = 1  # every sample begins so\n    mine = ids["
+)
+
 PROGRAMS = (
     Program(
         name="mixtral-ddp",
@@ -12,6 +16,19 @@ PROGRAMS = (
         reference=Run("mixtral_ddp"),
         candidate=Run("mixtral_ddp", ranks=2),
         needs=("transformers",),
+    ),
+    Program(
+        name="mixtral-first-token",
+        style="experts",
+        reference=Run("mixtral_ddp", edits=(_FIRST_TOKEN,)),
+        candidate=Run("mixtral_ddp", ranks=2, edits=(_FIRST_TOKEN,)),
+        needs=("transformers",),
+    ),
+    Program(
+        name="list-of-experts",
+        style="experts",
+        reference=Run("list_of_experts"),
+        candidate=Run("list_of_experts", ranks=2),
     ),
     Program(
         name="qwen3-moe-ddp",
@@ -23,6 +40,13 @@ PROGRAMS = (
 )
 
 WRONG = (
+    Wrong(
+        name="list-of-experts/weights",
+        program="list-of-experts",
+        title="tokens are weighted by the router's number for their first expert",
+        edits=(Edit("weights[token, turn, None]", "weights[token, 0, None]"),),
+        expected=(Blame.of("moe.experts", phase=Phase.FORWARD),),
+    ),
     Wrong(
         name="mixtral-ddp/other-expert",
         program="mixtral-ddp",

@@ -77,7 +77,13 @@ class Batch:
     others: tuple[Batch, ...] = ()
     pointers: Pointers = frozenset()
     within: str = ""  # the module that makes these rows, and in which alone they are
+    holds_own: bool = False  # what that module itself gets and gives are such rows, too
     unknown: frozenset[str] = frozenset()  # modules inside of which nobody knows which row is which
+
+    def is_inside(self, module: str) -> bool:
+        """Whether these rows are those of a module; False where they are not of one alone."""
+        own = self.holds_own and module == self.within
+        return bool(self.within) and (own or module.startswith(f"{self.within}."))
 
     def is_unknown_in(self, module: str) -> bool:
         return any(module.startswith(f"{path}.") for path in self.unknown)

@@ -51,7 +51,7 @@ def batch_place(roots: Iterable[nn.Module]) -> tuple[int, int] | None:
             group = module.process_group
             return dist.get_rank(group), dist.get_world_size(group)
         if isinstance(module, FullyShardedDataParallel):
-            return dist.get_rank(module.process_group), dist.get_world_size(module.process_group)
+            return _flat_place(module)
         if isinstance(module, FSDPModule) and (place := _fsdp_place(module)) is not None:
             return place
     return None
@@ -84,6 +84,15 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
         }:
             return child
     return None
+
+
+def _flat_place(module: FullyShardedDataParallel) -> tuple[int, int]:
+    """A hybrid of FSDP1 has a group that shards, and one over which shards are replicated."""
+    index, size = dist.get_rank(module.process_group), dist.get_world_size(module.process_group)
+    replicas = getattr(module, "_inter_node_pg", None)
+    if replicas is None:
+        return index, size
+    return dist.get_rank(replicas) * size + index, dist.get_world_size(replicas) * size
 
 
 def _fsdp_place(module: FSDPModule) -> tuple[int, int] | None:

@@ -29,7 +29,7 @@ class Cut:
 
 def cuts(batch: Batch, key: MicrobatchKey, shape: Shape, module: str = "") -> list[Cut]:
     """Where a tensor of this microbatch may sit in a logical tensor of this shape."""
-    inside = [o for o in batch.others if o.within and module.startswith(f"{o.within}.")]
+    inside = [other for other in batch.others if other.is_inside(module)]
     beside = [other for other in batch.others if not other.within]
     first, last = (
         [cut for other in others for cut in _cuts(other, key, shape, exactly=True)]

@@ -43,9 +43,37 @@ def test_rows_are_found_by_the_nearest_values(tmp_path: Path) -> None:
     assert all(alignment.pair is not None for alignment in aligned.tensors)
 
 
-def test_rows_that_nothing_tells_apart_are_undecided(tmp_path: Path) -> None:
+def test_rows_that_are_equal_take_each_others_places_in_order(tmp_path: Path) -> None:
     aligned = _aligned(tmp_path, torch.zeros_like(MADE))
-    unknown = [a for a in aligned.tensors if a.pair is None]
-    assert [str(a.id) for a in unknown] == ["step0/experts.act:output.0"]
-    assert unknown[0].uncertain
-    assert unknown[0].candidate_problem
+    id_ = TensorId.parse("step0/experts.act:output.0")
+    rows = [
+        index
+        for rank in range(2)
+        for run in aligned.positions[id_, rank, 0, None].layout.runs[0]
+        for index in run.indices
+    ]
+    assert sorted(rows) == list(range(8))
+
+
+def test_rows_of_modules_in_a_list_are_found_where_ranks_have_other_shares(tmp_path: Path) -> None:
+    tokens = torch.arange(4).view(4, 1)
+    rows = torch.arange(10.0).view(5, 2)
+
+    def tensors(samples: slice, own: list[int]) -> dict[str, torch.Tensor]:
+        return {
+            ":input.0": tokens[samples],
+            "experts.0:input.0": rows[own],
+            "experts.0:output.0": -rows[own],
+            "experts.1:input.0": 100 + tokens[samples].float().expand(-1, 2),
+        }
+
+    write_rank(tmp_path / "reference", 0, 1, tensors(slice(0, 4), [0, 1, 2, 3, 4]))
+    write_rank(tmp_path / "candidate", 0, 2, tensors(slice(0, 2), [3, 0, 1]))
+    write_rank(tmp_path / "candidate", 1, 2, tensors(slice(2, 4), [4, 2]))
+    sides = ("reference", tmp_path / "reference"), ("candidate", tmp_path / "candidate")
+    with opened(*sides) as (reference, candidate):
+        aligned = Aligner(reference).align(candidate)
+    id_ = TensorId.parse("step0/experts.0:output.0")
+    assert aligned.positions[id_, 0, 0, None].layout.runs[0] == (Run(3, 1), Run(0, 2))
+    assert aligned.positions[id_, 1, 0, None].layout.runs[0] == (Run(4, 1), Run(2, 1))
+    assert all(alignment.pair is not None for alignment in aligned.tensors)
