@@ -71,6 +71,14 @@ class Trial:
         return localized(self.plain, self.isolated).exit_code == 0
 
     @property
+    def largest_right_ratio(self) -> float:
+        """Error over tolerance of the worst tensor in both that is not harmless."""
+        if self.isolated is None:
+            return self.plain.largest_ratio
+        plain = localized(self.plain, self.isolated)
+        return max(plain.largest_ratio, self.isolated.largest_ratio)
+
+    @property
     def is_seen_by_norm(self) -> bool:
         """Whether the plain comparison would fail if tensors were judged by their norms alone."""
         return any(

@@ -17,7 +17,8 @@ run as `torchrun` would. A correct program must pass in the plain comparison and
 one, and all of its parameters, gradients and updates must have been judged. A wrong program is one
 of these with a single realistic edit; the isolated run must name the place, and nothing else.
 
-Ratio: the largest distance from the reference in units of its tolerance. Seconds: all runs and
+Ratio: the largest distance from the reference in units of its tolerance, of all tensors but those
+that differ without an effect. Seconds: all runs and
 comparisons of a row on two shared cores; the first row of a script also makes its reference.
 """
 
@@ -101,7 +102,7 @@ def page(correct: Sequence[CorrectRow], wrong: Sequence[WrongRow]) -> str:
 def _correct_line(row: CorrectRow) -> str:
     program, trial = row.program, row.trial
     reason = f" ({program.unjudged})" if program.unjudged else ""
-    ratio = max(r.largest_ratio for r in trial.results) if trial else float("nan")
+    ratio = trial.largest_right_ratio if trial else float("nan")
     cells = (
         *(f"`{program.name}`", program.style, str(program.candidate.ranks)),
         *(row.answer + reason, f"{ratio:.2g}", _seconds(trial)),
