@@ -135,7 +135,7 @@ def _reason(culprit: Culprit, tensors: Tensors) -> str:
         tensor="" if first is None else _tensor(first),
         names=_parameters(evidence),
         annotation="" if first is None else _annotation(first),
-        slots=", ".join(id_.slot for id_ in evidence),
+        slots=", ".join(dict.fromkeys(id_.slot for id_ in evidence)),
         more=line(Line.MORE_POINTS, count=others) if others > 0 else "",
         gradients=line(Line.REDUCED_GRADIENTS if reduced else Line.MAIN_GRADIENTS),
     )
@@ -155,8 +155,13 @@ def why(tensor: TensorResult) -> str:
     found = finding(tensor)
     if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None:
         return _joined(tensor.verdict.value, found)
-    is_endless = math.isinf(tensor.ratio)
-    size = line(Line.FAR_BEYOND) if is_endless else line(Line.RATIO, ratio=tensor.ratio)
+    counted = tensor.statistics
+    if not math.isinf(tensor.ratio):
+        size = line(Line.RATIO, ratio=tensor.ratio)
+    elif counted is not None and tensor.dtype.startswith(("int", "uint", "bool")):
+        size = line(Line.MUST_BE_EQUAL, unequal=counted.unequal, elements=counted.count)
+    else:
+        size = line(Line.FAR_BEYOND)
     return _joined(size, found)
 
 

@@ -54,7 +54,7 @@ REASONS = {
     "recorded step: what made them so lies in steps that were not recorded (--skip)",
     Reason.GATHERED_PARAMETER: "its last update passes; at the start of this step, {slots} does "
     "not: {why}",
-    Reason.OTHER_DATA: "the candidate was given other data than the reference: {why}",
+    Reason.OTHER_DATA: "the candidate was given other data than the reference (input {slots}): {why}",
     Reason.FIRST_WRONG_OUTPUT: "its output is the first wrong tensor: {why}",
     Reason.INPUT_FOR_CHILD: "the input it makes for {module} is the first wrong tensor: {why}",
     Reason.LOSS_ALONE: "every module output passes, the loss does not: {why}",
@@ -226,6 +226,7 @@ class Line(StrEnum):
     REPORT = "report"
     RATIO = "ratio"
     FAR_BEYOND = "far_beyond"
+    MUST_BE_EQUAL = "must_be_equal"
     EVIDENCE = "evidence"
     RANKS = "ranks"
     ON_RANKS = "on_ranks"
@@ -278,6 +279,7 @@ LINES = {
     Line.REPORT: "report: {path}",
     Line.RATIO: "{ratio:.3g} times its tolerance",
     Line.FAR_BEYOND: "far beyond its tolerance",
+    Line.MUST_BE_EQUAL: "it must be equal, and {unequal} of {elements} elements are not",
     Line.EVIDENCE: "{what} is {ratio:.3g} times what is allowed ({value:.3g} > {allowed:.3g})",
     Line.RANKS: "rank{s} {ranks}",
     Line.ON_RANKS: "on {ranks}",
