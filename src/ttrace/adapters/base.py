@@ -244,11 +244,6 @@ class Parameters(Naming):
         if value is not None:
             yield ParameterPart(slot=parameter.name, tensor=value)
 
-    def has_gradients(self) -> bool:
-        """Whether gradients wait for an update. Default: some main gradient is not zero."""
-        found = (self.main_grad(parameter.tensor) for parameter in self.parameters())
-        return any(gradient is not None and bool(gradient.any()) for gradient in found)
-
     def updated(self, parameter: nn.Parameter) -> torch.Tensor:
         """The tensor in the optimizer's groups that stands for it. Default: the parameter."""
         return parameter
@@ -314,3 +309,8 @@ class Adapter(Topology, Boundaries, Parameters, Watch):
         self.notes: list[str] = []
         if not self.roots or not all(isinstance(root, nn.Module) for root in self.roots):
             raise UsageError(f"an adapter needs torch.nn.Modules, found {type(model).__name__}")
+
+    def has_gradients(self) -> bool:
+        """Whether gradients wait for an update. Default: some main gradient is not zero here."""
+        found = (self.main_grad(parameter.tensor) for parameter in self.parameters())
+        return any(g is not None and bool(self.to_local(g)[0].any()) for g in found)
