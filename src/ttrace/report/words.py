@@ -54,7 +54,8 @@ REASONS = {
     "recorded step: what made them so lies in steps that were not recorded (--skip)",
     Reason.GATHERED_PARAMETER: "its last update passes; at the start of this step, {slots} does "
     "not: {why}",
-    Reason.OTHER_DATA: "the candidate was given other data than the reference (input {slots}): {why}",
+    Reason.OTHER_DATA: "the candidate was given other data than the reference (input {slots}): "
+    "{why}",
     Reason.FIRST_WRONG_OUTPUT: "its output is the first wrong tensor: {why}",
     Reason.INPUT_FOR_CHILD: "the input it makes for {module} is the first wrong tensor: {why}",
     Reason.LOSS_ALONE: "every module output passes, the loss does not: {why}",
