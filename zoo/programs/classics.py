@@ -31,16 +31,29 @@ _FROZEN = {
     "lora": "the weights beside the low-rank ones are frozen",
 }
 
-PROGRAMS = tuple(
-    Program(
+_TWICE = Edit(
+    "tracer = ttrace.attach(\n"
+    '    {"generator": generator, "critic": critic}, [generator_optimizer, critic_optimizer]\n'
+    ")\n",
+    "tracer = ttrace.attach(generator, generator_optimizer)\n"
+    "ttrace.attach(critic, critic_optimizer)\n",
+)
+
+
+def _program(name: str, script: str, *edits: Edit) -> Program:
+    return Program(
         name=name,
         style=_STYLE,
-        reference=Run(script),
-        candidate=Run(script, ranks=2),
+        reference=Run(script, edits=edits),
+        candidate=Run(script, ranks=2, edits=edits),
         steps=2,
         unjudged=_FROZEN.get(name, ""),
     )
-    for name, script in _SCRIPTS.items()
+
+
+PROGRAMS = (
+    *(_program(name, script) for name, script in _SCRIPTS.items()),
+    _program("gan-attached-twice", "gan_ddp", _TWICE),
 )
 
 _LOSS = (Blame.at(Stage.LOSS, Phase.FORWARD),)

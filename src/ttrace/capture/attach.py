@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from ttrace.capture.settings import Settings
-from ttrace.capture.tracer import OffTracer, Tracer
+from ttrace.capture.tracer import Attached, OffTracer, Tracer
+
+if TYPE_CHECKING:
+    from ttrace.capture.step import RecordingTracer
 
 
 def attach(model: Any, optimizer: Any = None) -> Tracer:
@@ -16,7 +20,7 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     `model` is a module, or the PipelineStages or Megatron model chunks that this rank holds. The
     optimizer is torch's, several of them, or the framework's own. Several models are attached
     together, in a list or by name: `attach({"generator": g, "critic": c}, [optimizer_g,
-    optimizer_c])`.
+    optimizer_c])`; or one after the other before the first step, which is the same as a list.
     """
     settings = Settings.from_environment(os.environ)
     if settings is None:
@@ -31,8 +35,38 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     optimizers = [] if optimizer is None else optimizer
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]
-    return RecordingTracer(
+    earlier = None if _LAST is None else _LAST()
+    if earlier is not None and earlier.withdraw(settings):
+        model = _together(earlier.attached.model, model)
+        optimizers = [*earlier.attached.optimizers, *optimizers]
+    tracer = RecordingTracer(
         adapter=find_adapter(model),
-        optimizers=optimizers,
+        attached=Attached(model, optimizers),
         settings=settings,
     )
+    if earlier is not None and earlier.is_withdrawn:
+        earlier.successor = tracer
+    _remember(tracer)
+    return tracer
+
+
+_LAST: ref[RecordingTracer] | None = None
+
+
+def _remember(tracer: RecordingTracer) -> None:
+    global _LAST
+    _LAST = ref(tracer)
+
+
+def _together(first: Any, second: Any) -> Any:
+    """Models of two calls as one call would give them: by name where either has names."""
+    parts = [*_parts(first), *_parts(second)]
+    if not any(name for name, _ in parts):
+        return [part for _, part in parts]
+    return {name or str(index): part for index, (name, part) in enumerate(parts)}
+
+
+def _parts(model: Any) -> list[tuple[str, Any]]:
+    if isinstance(model, Mapping):
+        return [(str(name), part) for name, part in model.items()]
+    return [("", part) for part in model] if isinstance(model, Sequence) else [("", model)]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import xxhash
 
 from ttrace.adapters.base import Adapter
+from ttrace.capture.context import StepContext
+from ttrace.capture.overwrite import Overwriter
+from ttrace.core.ids import Kind
 from ttrace.trace.payload import tensor_bytes
 
 
@@ -32,6 +36,17 @@ class Buffers:
         for path, module in self._adapter.modules():
             for name, value in module.named_buffers(recurse=False):
                 yield path, name, value
+
+    def record(self, context: StepContext, overwriter: Overwriter | None) -> None:
+        """Record those that a step changed, and give an isolated run the reference's."""
+        recorder = context.recorder
+        for module, name, value in self.changed():
+            id_ = context.id(module, Kind.BUFFER, name)
+            recorder.guarded(str(id_), partial(recorder.value, id_, value))
+        if overwriter is not None:
+            for module, name, value in self.all():  # also what only the reference changed
+                id_ = context.id(module, Kind.BUFFER, name)
+                recorder.guarded(str(id_), partial(overwriter.fill, id_, value, noisy=False))
 
     def _digest(self, value: torch.Tensor) -> str:
         local, _ = self._adapter.to_local(value)

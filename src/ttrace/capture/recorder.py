@@ -127,6 +127,9 @@ class Recorder:
     def end_step(self) -> None:
         self._values.clear()
 
+    def withdraw(self) -> None:
+        self._writer.withdraw()
+
     def close(self, summary: Summary) -> None:
         faults = list(self._faults)
         if self._fault_count > len(faults):

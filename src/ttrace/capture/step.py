@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from multiprocessing.util import Finalize
-from typing import Any
 
 import torch
 
@@ -26,7 +24,7 @@ from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
 from ttrace.capture.tapping import Tapping
-from ttrace.capture.tracer import WAITING
+from ttrace.capture.tracer import WAITING, Attached
 from ttrace.capture.update import Outside, Update
 from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
@@ -49,9 +47,13 @@ class RecordingTracer:
         self,
         *,
         adapter: Adapter,
-        optimizers: Sequence[Any],
+        attached: Attached,
         settings: Settings,
     ) -> None:
+        self.attached = attached
+        self.successor: RecordingTracer | None = None  # that records what this one was to
+        self.is_withdrawn = False
+        self._folder = settings.folder
         info = describe_rank(adapter, settings)
         payload = FULL if settings.payload is None else payload_named(settings.payload)
         writer = TraceWriter(settings.folder, info)
@@ -77,7 +79,7 @@ class RecordingTracer:
         self._update = Update(
             context,
             self._weights,
-            optimizers,
+            attached.optimizers,
             overwriter=overwriter,
             regrouping=self._regrouping,
             outside=Outside(begin=self._resume, end=self._pause),
@@ -95,6 +97,10 @@ class RecordingTracer:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around a step, or around each of its microbatches: it ends with the optimizer's step."""
+        if self.successor is not None:
+            with self.successor.step():
+                yield
+            return
         if not self._closed and self._open is not None and not self._update.is_awaited:
             self.finish()
         if self._closed or self._is_inside:
@@ -125,7 +131,20 @@ class RecordingTracer:
         if self._resume():
             self._end()
 
+    def withdraw(self, settings: Settings) -> bool:
+        """Make room for a tracer of more models in the same trace; not once a step has begun."""
+        is_used = self._closed or self._is_inside or self._done or self._open is not None
+        if is_used or settings.folder != self._folder:
+            return False
+        self._closed = self.is_withdrawn = True
+        self._at_exit.cancel()
+        self._take_hooks_away()
+        self._recorder.withdraw()
+        return True
+
     def loss(self, value: torch.Tensor) -> torch.Tensor:
+        if self.successor is not None:
+            return self.successor.loss(value)
         if self._is_inside:
             self._loss_named = True
             self._record_loss(value, self._context.calls.latest())
@@ -148,7 +167,7 @@ class RecordingTracer:
         # What the last step that is let pass leaves behind is where the first recorded one starts.
         self._recorder.is_muted = self._done + 1 < self._skip
         self._update.end()
-        self._recorder.guarded("the buffers", self._record_buffers)
+        self._recorder.guarded("the buffers", self._take_buffers)
         self._forget()
         self._recorder.end_step()
         self._done += 1
@@ -180,15 +199,8 @@ class RecordingTracer:
         self._boundary.end()
         self._weights.end()
 
-    def _record_buffers(self) -> None:
-        for module, name, value in self._buffers.changed():
-            id_ = self._context.id(module, Kind.BUFFER, name)
-            self._recorder.guarded(str(id_), partial(self._recorder.value, id_, value))
-        if self._overwriter is not None:
-            for module, name, value in self._buffers.all():  # also what only the reference changed
-                id_ = self._context.id(module, Kind.BUFFER, name)
-                fill = partial(self._overwriter.fill, id_, value, noisy=False)
-                self._recorder.guarded(str(id_), fill)
+    def _take_buffers(self) -> None:
+        self._buffers.record(self._context, self._overwriter)
 
     def _regrouped(self) -> AbstractContextManager[object]:
         return nullcontext() if self._regrouping is None else self._regrouping
@@ -245,6 +257,11 @@ class RecordingTracer:
 
         self._recorder.guarded(str(id_), record)
 
+    def _take_hooks_away(self) -> None:
+        self._hooks.remove()
+        self._weights.remove()
+        self._update.remove()
+
     def _close(self) -> None:
         if not self._closed and self._open is not None:
             self.finish()  # which may close it
@@ -252,9 +269,7 @@ class RecordingTracer:
             return
         self._closed = True
         self._at_exit.cancel()  # it would keep the model, and its process groups, alive
-        self._hooks.remove()
-        self._weights.remove()
-        self._update.remove()
+        self._take_hooks_away()
         if self._is_inside:
             return  # the process ends in the middle of a step: the trace is not whole
         if self._regrouping is not None and self._done:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
@@ -36,6 +36,13 @@ def finish_steps() -> None:
     """End all steps that wait, as the end of a process does, where one goes on to other work."""
     for tracer in tuple(WAITING):
         tracer.finish()
+
+
+class Attached(NamedTuple):
+    """What a script gave to `attach`."""
+
+    model: Any
+    optimizers: Sequence[Any]
 
 
 class OffTracer:

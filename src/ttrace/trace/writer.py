@@ -83,6 +83,16 @@ class TraceWriter:
                 fd, self._fd = self._fd, -1
                 os.close(fd)
 
+    def withdraw(self) -> None:
+        """Leave no trace of this rank, as long as nothing was recorded."""
+        with self._lock:
+            self._require_open()
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+            for name in (journal.MANIFEST, journal.JOURNAL):
+                (self.folder / name).unlink()
+            _CLAIMED.discard((os.getpid(), self.folder))
+
     def _require_version(self, version: int) -> None:
         """Raise the version before the first record that an older reader could not read."""
         if self._version < version:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.capturing import attach, record
+from tests.support.capturing import attach, hook_count, read, record
 from ttrace.errors import UsageError
 
 
@@ -38,8 +38,30 @@ def test_every_model_counts_its_own_microbatches(tmp_path: Path) -> None:
     assert [r.microbatch for r in trace.records("made:loss")] == [0]
 
 
-def test_a_second_attach_says_how_to_attach_both(tmp_path: Path) -> None:
+def test_models_that_are_attached_one_after_the_other_are_a_list(tmp_path: Path) -> None:
     first, second = models()
-    attach(tmp_path, first)
+    tracers = [attach(tmp_path, model) for model in (first, second)]
+    for tracer in tracers:
+        with tracer.step():
+            tracer.loss(second(first(torch.ones(2, 4))).sum()).backward()
+    trace = read(tmp_path)
+    assert trace.trace.roots == {"0", "1"}
+    assert trace.summary.steps == 1
+    assert {"0:grad.weight", "1:grad.weight", "1:loss"} <= trace.ids
+    assert hook_count(first) == hook_count(second) == 0
+
+
+def test_names_stay_where_some_models_have_them(tmp_path: Path) -> None:
+    first, second = models()
+    attach(tmp_path, {"made": first})
+    with attach(tmp_path, second).step():
+        second(first(torch.ones(2, 4))).sum().backward()
+    assert read(tmp_path).trace.roots == {"made", "1"}
+
+
+def test_after_a_step_a_further_attach_says_how_to_attach_both(tmp_path: Path) -> None:
+    first, second = models()
+    with attach(tmp_path, first, steps=2).step():
+        first(torch.ones(2, 4)).sum().backward()
     with pytest.raises(UsageError, match=r"call ttrace\.attach once"):
         attach(tmp_path, second)

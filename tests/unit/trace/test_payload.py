@@ -18,6 +18,7 @@ from tests.support.int8_blocks import BLOCK, Int8Blocks
 from ttrace.adapters.registry import find_adapter
 from ttrace.capture.settings import Settings
 from ttrace.capture.step import RecordingTracer
+from ttrace.capture.tracer import Attached
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import Piece
@@ -164,7 +165,7 @@ def train(
     model[2].register_forward_hook(lambda _module, _args, output: output * scale)
     tracer = RecordingTracer(
         adapter=find_adapter(model),
-        optimizers=[optimizer],
+        attached=Attached(model, [optimizer]),
         settings=Settings(folder=folder, noise_seed=noise_seed, payload=payload),
     )
     with tracer.step():
