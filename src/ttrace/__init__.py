@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ttrace.generate.parameters import dropout_mask, generate_parameters, generate_tensor
-    from ttrace.lab.experiment import diff
+    from ttrace.lab.diff import diff
     from ttrace.lab.run import Function
     from ttrace.trace.reader import Trace
 
@@ -95,7 +95,7 @@ _HOMES = {
         *("TraceError", "TraceNotFound", "UnsupportedTrace", "UsageError"),
     ),
     "ttrace.generate.parameters": ("dropout_mask", "generate_parameters", "generate_tensor"),
-    "ttrace.lab.experiment": ("diff",),
+    "ttrace.lab.diff": ("diff",),
     "ttrace.lab.run": ("Function",),
     "ttrace.trace.reader": ("Trace",),
 }

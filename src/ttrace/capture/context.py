@@ -99,7 +99,15 @@ class StepContext:
 
     def id_in(self, call: Call, kind: Kind, slot: str) -> TensorId:
         """Of something that a call takes, returns or makes."""
-        return replace(self.id(call.path, kind, slot), call=call.number, apart=call.at.apart)
+        assert self.number is not None
+        return TensorId(
+            step=self.number,
+            module=call.path,
+            kind=kind,
+            slot=slot,
+            call=call.number,
+            apart=call.at.apart,
+        )
 
     def id_arrived(self, gradient: Gradient) -> TensorId:
         """Of a gradient that came by the backward pass that runs."""

@@ -24,8 +24,8 @@ from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
 from ttrace.capture.tapping import Tapping
-from ttrace.capture.tracer import WAITING, Attached
-from ttrace.capture.update import Outside, Update
+from ttrace.capture.tracer import WAITING, Attached, Outside
+from ttrace.capture.update import Update
 from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind, blocks_of

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -36,6 +37,14 @@ def finish_steps() -> None:
     """End all steps that wait, as the end of a process does, where one goes on to other work."""
     for tracer in tuple(WAITING):
         tracer.finish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What to call around an update that a script makes after it has left `tracer.step()`."""
+
+    begin: Callable[[], bool]  # whether it is that of a step which waits for it
+    end: Callable[[], None]
 
 
 class Attached(NamedTuple):

@@ -10,9 +10,8 @@ not those of the generator's loss, and an optimizer that steps inside backward l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,25 +21,18 @@ from torch.optim import Optimizer
 from ttrace.adapters.base import Parameter
 from ttrace.adapters.patching import patched
 from ttrace.capture.annotate import annotated_layout
-from ttrace.capture.clipping import watch_clipping, watch_scaling
+from ttrace.capture.clipping import Clipping, watch_clipping, watch_scaling
 from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
 from ttrace.capture.hyperparameters import Hyperparameters
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
+from ttrace.capture.tracer import Outside
 from ttrace.capture.weights import Name, WeightHooks
 from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
 from ttrace.core.ids import Kind, TensorId
 
 _MADE_NOISY = frozenset({Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """What to call around an update that a script makes after it has left `tracer.step()`."""
-
-    begin: Callable[[], bool]  # whether it is that of a step which waits for it
-    end: Callable[[], None]
 
 
 class Update:
@@ -71,8 +63,7 @@ class Update:
         self._given: set[Name] = set()  # parameters whose gradient an optimizer was given
         self._digests: dict[tuple[str, str], str] = {}  # of parameters before the step
         self._changed = False
-        self._clipped = False
-        self._norm: torch.Tensor | None = None
+        self._clipping = Clipping(context, overwriter, self._take_gradients, self._note)
         self._handles = [
             handle
             for optimizer in self._optimizers
@@ -83,8 +74,8 @@ class Update:
         ]
 
     def begin(self) -> None:
-        self._clipped = self._changed = False
-        self._norm = None
+        self._changed = False
+        self._clipping.begin()
         for seen in (self._updated, self._accumulated, self._taken, self._given):
             seen.clear()
         self._each_parameter(Kind.PARAM)
@@ -96,10 +87,10 @@ class Update:
         """While open, gradients are recorded when they are accumulated, reduced and clipped."""
         adapter = self._context.adapter
         with (
-            watch_clipping(self._before_clipping, partial(self._note_number, CLIPPED_TO)),
+            watch_clipping(self._clipping.before, partial(self._note_number, CLIPPED_TO)),
             watch_scaling(partial(self._note_number, LOSS_SCALE)),
             patched(torch.nn.Module, "zero_grad", self._around_zero_grad),
-            adapter.watch_clipping(self._before_clipping),
+            adapter.watch_clipping(self._clipping.before),
             adapter.watch_accumulation(self._before_reduction),
             adapter.watch_reduction(self._after_reduction),
         ):
@@ -232,7 +223,7 @@ class Update:
             key = (parameter.module, parameter.name)
             if key not in self._given:
                 self._given.add(key)
-                if self._clipped:
+                if self._clipping.happened:
                     self._each_parameter(Kind.CLIPPED_GRAD, [parameter])
 
     def _note_unseen(self) -> None:
@@ -270,46 +261,6 @@ class Update:
                 layout = layout or adapter.local_gradient_layout(p.module, p.name)
                 # A copy: the reduction changes it in place, which its object need not tell.
                 context.recorder.value(id_, gradient.detach().clone(), layout=layout)
-
-    def _before_clipping(self, norm: torch.Tensor | None) -> torch.Tensor | None:
-        """Record the norm and return the one to clip by.
-
-        A norm may wait for its reduction, which torch would do next; it is done here instead.
-        """
-        whole = [norm]
-
-        def take() -> None:
-            if self._context.number is None:
-                return
-            whole[0] = None if norm is None else self._context.adapter.reduced(norm)
-            self._take_norm(whole[0])
-            whole[0] = self._isolated_norm(whole[0])
-
-        self._context.recorder.guarded("the gradient norm", take)
-        return whole[0]
-
-    def _take_norm(self, norm: torch.Tensor | None) -> None:
-        self._take_gradients()
-        self._clipped = True
-        if self._norm is None and norm is not None:
-            self._norm = norm
-            self._context.recorder.value(self._context.id("", Kind.GRAD_NORM), norm)
-        elif norm is not None and not self._is_first_norm(norm):
-            # Parameters of several meshes are clipped in groups, by one common norm.
-            self._note("gradients were clipped by several norms; the first is kept")
-
-    def _isolated_norm(self, norm: torch.Tensor | None) -> torch.Tensor | None:
-        if norm is None or self._overwriter is None:
-            return norm
-        id_ = self._context.id("", Kind.GRAD_NORM)
-        reference = self._overwriter.value(id_, 0, norm, id_, None)
-        return norm if reference is None else reference
-
-    def _is_first_norm(self, norm: torch.Tensor) -> bool:
-        if self._norm is None:
-            return True
-        first, second = (self._context.adapter.to_local(each)[0] for each in (self._norm, norm))
-        return bool((first == second).all())
 
     def _each_parameter(self, kind: Kind, parameters: Iterable[Parameter] | None = None) -> int:
         """How many tensors of this kind there were to record."""

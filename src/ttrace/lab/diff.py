@@ -1,0 +1,63 @@
+"""An experiment as one call: `ttrace.diff(reference, candidate, out=...)`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ttrace.analysis.accept import AcceptList, acceptances
+from ttrace.analysis.check import Progress
+from ttrace.core.results import CheckResult
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.launch import prepare_folder
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.run import Executor, Work
+
+
+def diff(
+    reference: Work,
+    candidate: Work,
+    *,
+    out: Path | str,
+    steps: int = 1,
+    skip: int = 0,
+    run_to_end: bool = False,
+    perturbed_runs: int = 1,
+    repeat_reference: bool = False,
+    split_reductions: int = 1,
+    isolate: bool = True,
+    strict: bool = False,
+    timeout_seconds: float = 1800.0,
+    execute: Executor | None = None,
+    progress: Progress | None = None,
+    accept: AcceptList | None = None,
+) -> CheckResult:
+    """Run both sides with tracing on, compare them, and after a failure name the root cause.
+
+    A comparison that is borderline gets more evidence: further perturbed runs, and the isolated
+    one, which decides.
+
+    A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
+    `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
+    `skip` steps are made before the first that is recorded. A command that goes on when its steps
+    are recorded is stopped, unless `run_to_end` lets it.
+    `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
+    borderline, or differs inside a module without an effect outside of it. `execute` runs what is
+    to run somewhere else than on this machine. `accept` is a TOML file of what may differ.
+    """
+    experiment = Experiment(
+        reference=reference,
+        candidate=candidate,
+        folder=prepare_folder(Path(out)),
+        steps=steps,
+        skip=skip,
+        runs_to_end=run_to_end,
+        timeout_seconds=timeout_seconds,
+        perturbed_runs=perturbed_runs,
+        repeats_reference=repeat_reference,
+        split_reductions=split_reductions,
+        strict=strict,
+        execute=execute or LocalExecutor(),
+        progress=progress,
+        accept=acceptances(accept),
+    )
+    return experiment.diff() if isolate else experiment.compare()
