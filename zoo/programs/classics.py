@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttrace.core.blame import Blame, Phase, Stage
-from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.programs.program import Edit, Wrong, on_ranks
 
 _STYLE = "classics"
 _SCRIPTS = {
@@ -40,20 +40,12 @@ _TWICE = Edit(
 )
 
 
-def _program(name: str, script: str, *edits: Edit) -> Program:
-    return Program(
-        name=name,
-        style=_STYLE,
-        reference=Run(script, edits=edits),
-        candidate=Run(script, ranks=2, edits=edits),
-        steps=2,
-        unjudged=_FROZEN.get(name, ""),
-    )
-
-
 PROGRAMS = (
-    *(_program(name, script) for name, script in _SCRIPTS.items()),
-    _program("gan-attached-twice", "gan_ddp", _TWICE),
+    *(
+        on_ranks(name, _STYLE, script, unjudged=_FROZEN.get(name, ""))
+        for name, script in _SCRIPTS.items()
+    ),
+    on_ranks("gan-attached-twice", _STYLE, "gan_ddp", _TWICE),
 )
 
 _LOSS = (Blame.at(Stage.LOSS, Phase.FORWARD),)

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from ttrace.core.blame import Blame, Phase, Stage
-from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.programs.program import Edit, Wrong, on_ranks
 
-
-def _program(name: str, script: str) -> Program:
-    return Program(
-        name=name,
-        style="samples of many sizes",
-        reference=Run(script),
-        candidate=Run(script, ranks=2),
-        steps=2,
-    )
-
+_STYLE = "samples of many sizes"
 
 PROGRAMS = (
-    _program("padded-lm", "padded_lm"),
-    _program("packed-documents", "packed_documents"),
-    _program("graph-net", "graph_net"),
+    on_ranks("padded-lm", _STYLE, "padded_lm"),
+    on_ranks("packed-documents", _STYLE, "packed_documents"),
+    on_ranks("graph-net", _STYLE, "graph_net"),
 )
 
 WRONG = (

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from ttrace.core.blame import Blame, Phase, Stage
-from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.programs.program import Edit, Wrong, on_ranks
 
-
-def _program(name: str, script: str, *needs: str) -> Program:
-    return Program(
-        name=name,
-        style="losses in parts",
-        reference=Run(script),
-        candidate=Run(script, ranks=2),
-        steps=2,
-        needs=needs,
-    )
-
+_STYLE = "losses in parts"
 
 PROGRAMS = (
-    _program("split-loss", "split_loss"),
-    _program("policy-gradient", "policy_gradient"),
-    _program("tokens-in-batch", "tokens_in_batch", "transformers"),
+    on_ranks("split-loss", _STYLE, "split_loss"),
+    on_ranks("policy-gradient", _STYLE, "policy_gradient"),
+    on_ranks("tokens-in-batch", _STYLE, "tokens_in_batch", needs=("transformers",)),
 )
 
 WRONG = (

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from ttrace.core.blame import Blame, Phase
-from zoo.programs.program import Edit, Program, Run, Wrong
-
-
-def _program(name: str) -> Program:
-    script = name.replace("-", "_")
-    return Program(
-        name=name,
-        style="Megatron-Core",
-        reference=Run(script),
-        candidate=Run(script, ranks=2),
-        needs=("megatron",),
-    )
+from zoo.programs.program import Edit, Wrong, on_ranks
 
 
 def _attentions(phase: Phase) -> tuple[Blame, ...]:
@@ -22,10 +11,9 @@ def _attentions(phase: Phase) -> tuple[Blame, ...]:
     return tuple(Blame.of(name.format(layer), phase=phase) for layer in range(2))
 
 
-PROGRAMS = (
-    _program("megatron-delta-net"),
-    _program("megatron-multimodal"),
-    _program("megatron-context"),
+PROGRAMS = tuple(
+    on_ranks(name, "Megatron-Core", name.replace("-", "_"), steps=1, needs=("megatron",))
+    for name in ("megatron-delta-net", "megatron-multimodal", "megatron-context")
 )
 
 WRONG = (

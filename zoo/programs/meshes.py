@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from ttrace.core.blame import Blame, Phase, Stage
-from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.programs.program import Edit, Wrong, on_ranks
 
 _STYLE = "sharded models"
 
 
-def _on(ranks: int, name: str, script: str, *edits: Edit) -> Program:
-    return Program(
-        name=name,
-        style=_STYLE,
-        reference=Run(script, edits=edits),
-        candidate=Run(script, ranks=ranks, edits=edits),
-        steps=2,
-    )
-
-
 PROGRAMS = (
-    _on(2, "fsdp1", "fsdp1"),
-    _on(2, "fsdp1-flat", "fsdp1", Edit("        use_orig_params=True,\n", "")),
-    _on(2, "fsdp2", "fsdp2"),
-    _on(4, "ddp-over-tp", "ddp_over_tp"),
-    _on(2, "ring-keys", "ring_keys"),
-    _on(2, "zero-by-hand", "zero_by_hand"),
+    on_ranks("fsdp1", _STYLE, "fsdp1"),
+    on_ranks("fsdp1-flat", _STYLE, "fsdp1", Edit("        use_orig_params=True,\n", "")),
+    on_ranks("fsdp2", _STYLE, "fsdp2"),
+    on_ranks("ddp-over-tp", _STYLE, "ddp_over_tp", ranks=4),
+    on_ranks("ring-keys", _STYLE, "ring_keys"),
+    on_ranks("zero-by-hand", _STYLE, "zero_by_hand"),
 )
 
 _UPDATE = (Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),)

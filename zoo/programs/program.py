@@ -75,6 +75,28 @@ class Program:
     needs: tuple[str, ...] = field(default=())  # packages beside torch
 
 
+def on_ranks(
+    name: str,
+    style: str,
+    script: str,
+    *edits: Edit,
+    ranks: int = 2,
+    steps: int = 2,
+    unjudged: str = "",
+    needs: tuple[str, ...] = (),
+) -> Program:
+    """A script on one rank and on several."""
+    return Program(
+        name=name,
+        style=style,
+        reference=Run(script, edits=edits),
+        candidate=Run(script, ranks=ranks, edits=edits),
+        steps=steps,
+        unjudged=unjudged,
+        needs=needs,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
     """A program whose candidate an edit makes wrong, and what is then to be named."""

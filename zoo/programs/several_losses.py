@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from ttrace.core.blame import Blame, Phase, Stage
-from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.programs.program import Edit, Wrong, on_ranks
 
 _STYLE = "several calls and losses"
 
 PROGRAMS = (
-    Program(
-        name="distillation",
-        style=_STYLE,
-        reference=Run("distillation_ddp"),
-        candidate=Run("distillation_ddp", ranks=2),
-        steps=2,
-    ),
-    Program(
-        name="two-losses",
-        style=_STYLE,
-        reference=Run("two_losses_ddp"),
-        candidate=Run("two_losses_ddp", ranks=2),
-        steps=2,
-    ),
-    Program(
-        name="two-models",
-        style=_STYLE,
-        reference=Run("two_models_ddp"),
-        candidate=Run("two_models_ddp", ranks=2),
-        steps=2,
-    ),
+    on_ranks("distillation", _STYLE, "distillation_ddp"),
+    on_ranks("two-losses", _STYLE, "two_losses_ddp"),
+    on_ranks("two-models", _STYLE, "two_models_ddp"),
 )
 
 WRONG = (

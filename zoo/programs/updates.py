@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from ttrace.core.blame import Blame, Phase, Stage
-from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.programs.program import Edit, Wrong, on_ranks
 
 _STYLE = "updates"
 
 
-def _twice(name: str, script: str, *edits: Edit, steps: int = 2) -> Program:
-    """A script on one rank and on two."""
-    return Program(
-        name=name,
-        style=_STYLE,
-        reference=Run(script, edits=edits),
-        candidate=Run(script, ranks=2, edits=edits),
-        steps=steps,
-    )
-
+_IN_DATA = Edit("p -= lr * p.grad", "p.data.add_(p.grad, alpha=-lr)")
 
 PROGRAMS = (
-    _twice("closure", "closure_ddp"),
-    _twice("lbfgs", "lbfgs_ddp", steps=1),
-    _twice("by-hand", "by_hand"),
-    _twice("by-hand-data", "by_hand", Edit("p -= lr * p.grad", "p.data.add_(p.grad, alpha=-lr)")),
-    _twice("saturated", "saturated"),
-    _twice("causal-mask", "causal_mask"),
-    _twice("zero-redundancy", "zero_redundancy"),
-    _twice("in-backward", "in_backward"),
+    on_ranks("closure", _STYLE, "closure_ddp"),
+    on_ranks("lbfgs", _STYLE, "lbfgs_ddp", steps=1),
+    on_ranks("by-hand", _STYLE, "by_hand"),
+    on_ranks(
+        "by-hand-data",
+        _STYLE,
+        "by_hand",
+        Edit("p -= lr * p.grad", "p.data.add_(p.grad, alpha=-lr)"),
+    ),
+    on_ranks("saturated", _STYLE, "saturated"),
+    on_ranks("causal-mask", _STYLE, "causal_mask"),
+    on_ranks("zero-redundancy", _STYLE, "zero_redundancy"),
+    on_ranks("in-backward", _STYLE, "in_backward"),
 )
 
 _STATE = (Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE),)
