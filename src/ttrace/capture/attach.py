@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -36,15 +36,13 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]
     earlier = None if _LAST is None else _LAST()
-    if earlier is not None and earlier.withdraw(settings):
-        model = _together(earlier.attached.model, model)
-        optimizers = [*earlier.attached.optimizers, *optimizers]
-    tracer = RecordingTracer(
-        adapter=find_adapter(model),
-        attached=Attached(model, optimizers),
-        settings=settings,
-    )
-    if earlier is not None and earlier.is_withdrawn:
+    if earlier is None or not earlier.can_make_room(settings):
+        tracer = RecordingTracer(find_adapter(model), Attached(model, optimizers), settings)
+    else:
+        attached = earlier.attached.and_then(model, optimizers)
+        adapter = find_adapter(attached.model)  # before anything is given up for it
+        earlier.withdraw()
+        tracer = RecordingTracer(adapter, attached, settings)
         earlier.successor = tracer
     _remember(tracer)
     return tracer
@@ -56,17 +54,3 @@ _LAST: ref[RecordingTracer] | None = None
 def _remember(tracer: RecordingTracer) -> None:
     global _LAST
     _LAST = ref(tracer)
-
-
-def _together(first: Any, second: Any) -> Any:
-    """Models of two calls as one call would give them: by name where either has names."""
-    parts = [*_parts(first), *_parts(second)]
-    if not any(name for name, _ in parts):
-        return [part for _, part in parts]
-    return {name or str(index): part for index, (name, part) in enumerate(parts)}
-
-
-def _parts(model: Any) -> list[tuple[str, Any]]:
-    if isinstance(model, Mapping):
-        return [(str(name), part) for name, part in model.items()]
-    return [("", part) for part in model] if isinstance(model, Sequence) else [("", model)]

@@ -43,16 +43,9 @@ class RecordingTracer:
 
     enabled = True
 
-    def __init__(
-        self,
-        *,
-        adapter: Adapter,
-        attached: Attached,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, adapter: Adapter, attached: Attached, settings: Settings) -> None:
         self.attached = attached
         self.successor: RecordingTracer | None = None  # that records what this one was to
-        self.is_withdrawn = False
         self._folder = settings.folder
         info = describe_rank(adapter, settings)
         payload = FULL if settings.payload is None else payload_named(settings.payload)
@@ -131,16 +124,17 @@ class RecordingTracer:
         if self._resume():
             self._end()
 
-    def withdraw(self, settings: Settings) -> bool:
-        """Make room for a tracer of more models in the same trace; not once a step has begun."""
+    def can_make_room(self, settings: Settings) -> bool:
+        """Whether another tracer may take its place in a trace: not once a step has begun."""
         is_used = self._closed or self._is_inside or self._done or self._open is not None
-        if is_used or settings.folder != self._folder:
-            return False
-        self._closed = self.is_withdrawn = True
+        return not is_used and settings.folder == self._folder
+
+    def withdraw(self) -> None:
+        """Leave nothing behind."""
+        self._closed = True
         self._at_exit.cancel()
         self._take_hooks_away()
         self._recorder.withdraw()
-        return True
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         if self.successor is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -52,6 +52,20 @@ class Attached(NamedTuple):
 
     model: Any
     optimizers: Sequence[Any]
+
+    def and_then(self, model: Any, optimizers: Sequence[Any]) -> Attached:
+        """Two calls as one would give them: models by name where either has names."""
+        parts = [*_parts(self.model), *_parts(model)]
+        named = {name or str(index): part for index, (name, part) in enumerate(parts)}
+        has_names = any(name for name, _ in parts)
+        together = named if has_names else list(named.values())
+        return Attached(together, [*self.optimizers, *optimizers])
+
+
+def _parts(model: Any) -> list[tuple[str, Any]]:
+    if isinstance(model, Mapping):
+        return [(str(name), part) for name, part in model.items()]
+    return [("", part) for part in model] if isinstance(model, Sequence) else [("", model)]
 
 
 class OffTracer:

@@ -65,3 +65,13 @@ def test_after_a_step_a_further_attach_says_how_to_attach_both(tmp_path: Path) -
         first(torch.ones(2, 4)).sum().backward()
     with pytest.raises(UsageError, match=r"call ttrace\.attach once"):
         attach(tmp_path, second)
+
+
+def test_what_is_no_model_leaves_the_first_one_attached(tmp_path: Path) -> None:
+    first, _ = models()
+    tracer = attach(tmp_path, first)
+    with pytest.raises(UsageError, match="needs the model"):
+        attach(tmp_path, "no model")
+    with tracer.step():
+        first(torch.ones(2, 4)).sum().backward()
+    assert ":grad.weight" in read(tmp_path).ids

@@ -164,9 +164,9 @@ def train(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model[2].register_forward_hook(lambda _module, _args, output: output * scale)
     tracer = RecordingTracer(
-        adapter=find_adapter(model),
-        attached=Attached(model, [optimizer]),
-        settings=Settings(folder=folder, noise_seed=noise_seed, payload=payload),
+        find_adapter(model),
+        Attached(model, [optimizer]),
+        Settings(folder=folder, noise_seed=noise_seed, payload=payload),
     )
     with tracer.step():
         model(torch.randn(8, 16)).square().mean().backward()
