@@ -205,7 +205,8 @@ def steps(draw: st.DrawFn, batch: int) -> list[Tensor]:
         Tensor(id_of("", Kind.INPUT), tokens),
         table if table.style != "partial" else replace(table, style="replicated"),
         styled(Tensor(id_of("table", Kind.GRAD_OUTPUT), values(batch, sequence, hidden), "sum")),
-        Tensor(id_of("", Kind.LOSS), values(batch), "sum"),
+        # Positive, as losses are: terms that cancel could be lost without a difference.
+        Tensor(id_of("", Kind.LOSS), values(batch).abs() + 1, "sum"),
         styled(Tensor(id_of("w", Kind.PARAM, "weight"), values(hidden, 6), "param")),
         styled(Tensor(id_of("empty", Kind.OUTPUT), values(batch, sequence, 0))),
         Tensor(id_of("mask", Kind.OUTPUT), constant),
