@@ -7,8 +7,8 @@ import torch
 from ttrace.lab.functions import WorkerPool
 
 
-def worker_pool(size: int) -> WorkerPool:
-    return WorkerPool(size, _no_amx)
+def worker_pool(size: int, *, fresh: bool = False) -> WorkerPool:
+    return WorkerPool(size, _no_amx, fresh=fresh)
 
 
 def _no_amx() -> None:

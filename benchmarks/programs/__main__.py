@@ -24,7 +24,7 @@ from zoo.trials import Trial, Trials
 from zoo.workers import worker_pool
 
 Named = TypeVar("Named", Program, Wrong)
-AnyRow = TypeVar("AnyRow", CorrectRow, WrongRow)
+AnyRow = TypeVar("AnyRow", bound=CorrectRow | WrongRow)
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "programs.md"
 
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             trials = Trials(pool, Path(folder))
-            correct = list(_correct(trials, _chosen(known.values(), names)))
-            wrong = list(_wrong(trials, known, _chosen(wrong_programs(), names)))
+            correct = list(_correct(trials, chosen(known.values(), names)))
+            wrong = list(_wrong(trials, known, chosen(wrong_programs(), names)))
     finally:
         pool.close()
     if not names:
@@ -52,25 +52,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(are_right) else 1
 
 
-def _chosen(found: Iterable[Named], names: Sequence[str]) -> list[Named]:
+def chosen(found: Iterable[Named], names: Sequence[str]) -> list[Named]:
     return [each for each in found if not names or each.name in names]
 
 
 def _correct(trials: Trials, chosen: Sequence[Program]) -> Iterator[CorrectRow]:
     for program in chosen:
-        trial, error = _tried(partial(try_program, trials, program))
-        yield _told(CorrectRow(program=program, trial=trial, error=error), program.name)
+        trial, error = tried(partial(try_program, trials, program))
+        yield told(CorrectRow(program=program, trial=trial, error=error), program.name)
 
 
 def _wrong(
     trials: Trials, known: Mapping[str, Program], chosen: Sequence[Wrong]
 ) -> Iterator[WrongRow]:
     for wrong in chosen:
-        trial, error = _tried(partial(try_wrong, trials, known[wrong.program], wrong))
-        yield _told(WrongRow(wrong=wrong, trial=trial, error=error), wrong.name)
+        trial, error = tried(partial(try_wrong, trials, known[wrong.program], wrong))
+        yield told(WrongRow(wrong=wrong, trial=trial, error=error), wrong.name)
 
 
-def _tried(trial: Callable[[], Trial]) -> tuple[Trial | None, str]:
+def tried(trial: Callable[[], Trial]) -> tuple[Trial | None, str]:
     """What TTrace said, or why it could say nothing."""
     try:
         return trial(), ""
@@ -78,7 +78,7 @@ def _tried(trial: Callable[[], Trial]) -> tuple[Trial | None, str]:
         return None, str(error).strip().splitlines()[-1]
 
 
-def _told(row: AnyRow, name: str) -> AnyRow:
+def told(row: AnyRow, name: str) -> AnyRow:
     seconds = f"{row.trial.seconds:.1f} s" if row.trial else ""
     print(f"{'ok   ' if row.is_right else 'WRONG'} {name}: {row.answer} {seconds}", flush=True)
     return row

@@ -93,7 +93,7 @@ def page(correct: Sequence[CorrectRow], wrong: Sequence[WrongRow]) -> str:
             *map(_correct_line, correct),
             "\n## Wrong\n",
             "| program | edit | named | seconds |\n" + "|---" * 4 + "|",
-            *map(_wrong_line, wrong),
+            *map(wrong_line, wrong),
             together,
         ]
     )
@@ -105,15 +105,15 @@ def _correct_line(row: CorrectRow) -> str:
     ratio = trial.largest_right_ratio if trial else float("nan")
     cells = (
         *(f"`{program.name}`", program.style, str(program.candidate.ranks)),
-        *(row.answer + reason, f"{ratio:.2g}", _seconds(trial)),
+        *(row.answer + reason, f"{ratio:.2g}", seconds(trial)),
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _wrong_line(row: WrongRow) -> str:
-    cells = (f"`{row.wrong.name}`", row.wrong.title, row.answer, _seconds(row.trial))
+def wrong_line(row: WrongRow) -> str:
+    cells = (f"`{row.wrong.name}`", row.wrong.title, row.answer, seconds(row.trial))
     return f"| {' | '.join(cells)} |"
 
 
-def _seconds(trial: Trial | None) -> str:
+def seconds(trial: Trial | None) -> str:
     return f"{trial.seconds:.1f}" if trial else "-"

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import types
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,12 @@ from zoo.programs.program import Run
 
 
 def run_script(run: Run) -> None:
-    """Everything one rank does. The pool's own process group makes room for the script's."""
+    """Everything one rank does."""
+    execute(run)
+
+
+def execute(run: Run) -> dict[str, Any]:
+    """The names that the script leaves. The pool's own process group makes room for its own."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     address: list[object] = [_free_port() if rank == 0 else None]
     dist.broadcast_object_list(address)
@@ -35,6 +41,7 @@ def run_script(run: Run) -> None:
         torch.manual_seed(0)
         names = vars(sys.modules["__main__"]) | {"__file__": str(run.path)}
         exec(compile(run.text(), str(run.path), "exec"), names)
+        return names
     finally:
         sys.argv, sys.modules["__main__"] = arguments, main
         if not dist.is_initialized():  # the pool ends a group after every task

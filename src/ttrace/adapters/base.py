@@ -27,6 +27,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ttrace.adapters.leaves import leaves
+from ttrace.adapters.optimizers import optimizers_behind, with_inner
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
@@ -212,7 +213,8 @@ class Boundaries:
 class Parameters(Naming):
     """What a rank holds of each parameter, of its gradients and of its optimizer state."""
 
-    _given: Sequence[Any] = ()  # the optimizers that the script gave
+    notes: list[str]
+    _behind: Sequence[Optimizer] = ()  # the optimizers that make the updates
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter once, tied ones under their first name. Default: those of `modules`."""
@@ -234,7 +236,7 @@ class Parameters(Naming):
         """
         tensor = parameter.tensor
         if kind is Kind.OPTIMIZER:
-            for optimizer in chain.from_iterable(map(_with_inner, self._given)):
+            for optimizer in chain.from_iterable(map(with_inner, self._behind)):
                 # Not by index: asking a defaultdict would make a state.
                 for slot, state in leaves(optimizer.state.get(tensor, {}), parameter.name):
                     yield ParameterPart(slot=slot, tensor=state)
@@ -253,14 +255,19 @@ class Parameters(Naming):
         return None
 
     def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
-        """The torch optimizers behind what a script gave as its optimizer. Default: the given."""
-        self._given = tuple(given)
-        return self._given
+        """The torch optimizers behind what a script gave as its optimizer.
 
-
-def _with_inner(optimizer: Any) -> list[Any]:
-    """An optimizer that divides its states among ranks holds those of this rank in another."""
-    return [optimizer, *(each for each in vars(optimizer).values() if isinstance(each, Optimizer))]
+        Default: the given, without what wraps them; of others the notes say that they are not seen.
+        """
+        found = [(type(each).__qualname__, optimizers_behind(each)) for each in given]
+        self.notes += [
+            f"{kind} is no torch.optim.Optimizer and wraps none: what its step does is seen only "
+            "by the parameters after it"
+            for kind, behind in found
+            if not behind
+        ]
+        self._behind = tuple(chain.from_iterable(behind for _, behind in found))
+        return self._behind
 
 
 class Watch:
@@ -306,7 +313,7 @@ class Adapter(Topology, Boundaries, Parameters, Watch):
 
     def __init__(self, model: nn.Module | Sequence[nn.Module]) -> None:
         self.roots = [model] if isinstance(model, nn.Module) else list(model)
-        self.notes: list[str] = []
+        self.notes = []
         if not self.roots or not all(isinstance(root, nn.Module) for root in self.roots):
             raise UsageError(f"an adapter needs torch.nn.Modules, found {type(model).__name__}")
 

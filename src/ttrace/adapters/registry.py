@@ -3,10 +3,10 @@
 A framework is one package with two functions, and one line in its pyproject.toml:
 
     [project.entry-points."ttrace.adapters"]
-    deepspeed = "ttrace_deepspeed"      # has matches(model) -> bool and make(model) -> Adapter
+    engine = "ttrace_engine"            # has matches(model) -> bool and make(model) -> Adapter
 
 `matches` must be cheap and import nothing: who uses the framework has imported it. Installed ones
-are asked before the two that TTrace brings, native PyTorch last: it takes every model. An entry
+are asked before those that TTrace brings, native PyTorch last: it takes every model. An entry
 point that cannot be loaded or asked is skipped, and the notes of the run name it.
 """
 
@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from importlib import metadata
 from typing import Any, Protocol
 
-from ttrace.adapters import megatron, native
+from ttrace.adapters import deepspeed, megatron, native
 from ttrace.adapters.base import Adapter
 from ttrace.errors import UsageError
 
@@ -37,8 +37,8 @@ class Framework(Protocol):
 
 Named = tuple[str, Framework]
 # In the order in which they are asked. Also without installed metadata, from a source tree.
-_BUILT_IN: tuple[Framework, ...] = (megatron, native)
-_OWN_PACKAGES = frozenset({"ttrace.adapters.megatron", "ttrace.adapters.native"})
+_BUILT_IN: tuple[Framework, ...] = (deepspeed, megatron, native)
+_OWN_PACKAGES = frozenset(framework.__name__ for framework in (deepspeed, megatron, native))
 _REGISTERED: ContextVar[tuple[Named, ...]] = ContextVar("registered", default=())
 
 

@@ -14,7 +14,7 @@ from ttrace.analysis.sources import Source
 from ttrace.core.finding import Note, Topic
 from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
-from ttrace.trace.progress import read_death
+from ttrace.trace.progress import read_death, read_refusals
 
 
 def of_runs(reference: Source, candidate: Source, perturbed: Sequence[Source]) -> Iterator[Note]:
@@ -30,6 +30,8 @@ def of_runs(reference: Source, candidate: Source, perturbed: Sequence[Source]) -
         how = read_death(source.trace.path)
         if how is not None:
             yield Note(topic=Topic.DIED_AT_EXIT, text=f"{source.role} run {how}")
+        for why in read_refusals(source.trace.path):
+            yield Note(topic=Topic.NOT_ATTACHED, text=f"{source.role} run: {why}")
 
 
 def _other_devices(

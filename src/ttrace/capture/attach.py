@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from ttrace.capture.settings import Settings
+from ttrace.capture.settings import OUT, Settings
 from ttrace.capture.tracer import Attached, OffTracer, Tracer
+from ttrace.errors import TTraceError
+from ttrace.trace.progress import write_refusal
 
 if TYPE_CHECKING:
     from ttrace.capture.step import RecordingTracer
@@ -21,10 +26,22 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     optimizer is torch's, several of them, or the framework's own. Several models are attached
     together, in a list or by name: `attach({"generator": g, "critic": c}, [optimizer_g,
     optimizer_c])`; or one after the other before the first step, which is the same as a list.
+
+    It never raises: what cannot be traced is said in the log of the run and by whoever reads the
+    trace.
     """
-    settings = Settings.from_environment(os.environ)
-    if settings is None:
+    folder = os.environ.get(OUT)
+    if not folder:
         return OffTracer()
+    try:
+        settings = Settings.from_environment(os.environ)
+        return OffTracer() if settings is None else _recording(model, optimizer, settings)
+    except Exception as error:  # noqa: BLE001  (whatever we cannot trace must train all the same)
+        _refuse(Path(folder), error)
+        return OffTracer()
+
+
+def _recording(model: Any, optimizer: Any, settings: Settings) -> RecordingTracer:
     # Only a traced run pays for importing the frameworks' modules.
     from ttrace.adapters.registry import find_adapter
     from ttrace.capture.rounding import split_linears
@@ -48,6 +65,15 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     return tracer
 
 
+def _refuse(folder: Path, error: Exception) -> None:
+    kind = "" if isinstance(error, TTraceError) else f"{type(error).__name__}: "
+    why = f"ttrace.attach could not trace what it was given, and training goes on: {kind}{error}"
+    _LOG.error(why, exc_info=None if isinstance(error, TTraceError) else error)
+    with suppress(OSError):
+        write_refusal(folder, why)
+
+
+_LOG = logging.getLogger("ttrace")
 _LAST: ref[RecordingTracer] | None = None
 
 

@@ -71,7 +71,7 @@ class StepContext:
         self._roots = roots_of(path for path, _ in adapter.modules())
         self.calls = Calls(self._roots)
         self.arrivals = Arrivals()
-        self.notes = list(adapter.notes)  # sentences for a person, in the summary of the trace
+        self.notes = adapter.notes  # sentences for a person, in the summary of the trace
 
     def begin(self, number: int) -> None:
         self.number = number

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from multiprocessing.util import Finalize
 
 import torch
 
 from ttrace.adapters.base import Adapter
+from ttrace.capture.backward import Backward
 from ttrace.capture.boundary import Boundary
 from ttrace.capture.buffers import Buffers
-from ttrace.capture.calls import RootCall
 from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.loss import watch_backward
@@ -28,7 +26,7 @@ from ttrace.capture.tracer import WAITING, Attached, Outside
 from ttrace.capture.update import Update
 from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
-from ttrace.core.ids import Kind, blocks_of
+from ttrace.core.ids import blocks_of
 from ttrace.core.record import Summary
 from ttrace.trace.payload import FULL, payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
@@ -66,24 +64,28 @@ class RecordingTracer:
         self._boundary: Boundary = (
             Tapping(context, overwriter, modules) if taps else Watching(context, noise)
         )
-        self._hooks = ModuleHooks(context, self._boundary)
-        self._weights = WeightHooks(context)
         self._buffers = Buffers(adapter)
-        self._update = Update(
-            context,
-            self._weights,
-            attached.optimizers,
-            overwriter=overwriter,
-            regrouping=self._regrouping,
-            outside=Outside(begin=self._resume, end=self._pause),
-        )
+        with ExitStack() as undo:  # where one of them cannot be made
+            undo.callback(self._recorder.withdraw)
+            self._hooks = ModuleHooks(context, self._boundary)
+            undo.callback(self._hooks.remove)
+            self._weights = WeightHooks(context)
+            undo.callback(self._weights.remove)
+            self._backward = Backward(context, self._weights)
+            self._update = Update(
+                context,
+                self._weights,
+                attached.optimizers,
+                overwriter=overwriter,
+                regrouping=self._regrouping,
+                outside=Outside(begin=self._resume, end=self._pause),
+            )
+            undo.pop_all()
+        self._watched = ExitStack()  # what is held open during a step
         self._steps, self._skip = settings.steps, settings.skip
         self._done = 0
         self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
-        self._in_backward = False
-        self._loss_named = False
-        self._losses: Counter[RootCall] = Counter()
         # Also in children of multiprocessing, where atexit does not run.
         self._at_exit = Finalize(None, self._close, exitpriority=0)
 
@@ -94,31 +96,28 @@ class RecordingTracer:
             with self.successor.step():
                 yield
             return
-        if not self._closed and self._open is not None and not self._update.is_awaited:
-            self.finish()
-        if self._closed or self._is_inside:
+        if self._is_inside:
             yield
             return
-        if not self._resume():
-            self._begin()
-        adapter = self._context.adapter
+        self.begin()
         try:
-            with (
-                adapter.tracking(),
-                self._regrouped(),
-                watch_backward(self._around_backward, self._around_asked),
-                adapter.watch_backward(self._around_backward),
-                self._update.watching(),
-                adapter.watch_losses(self._hooks.aside),
-            ):
-                yield
+            yield
         except BaseException:
-            self._abandon()
+            self._unharmed("leaving a step that raised", self._abandon)
             raise
-        if self._update.may_come:
-            self._pause()
-        else:
-            self._end()
+        self.end()
+
+    def begin(self) -> None:
+        if self.successor is not None:
+            self.successor.begin()
+        elif not (self._closed or self._is_inside):
+            self._unharmed("the begin of a step", self._enter)
+
+    def end(self) -> None:
+        if self.successor is not None:
+            self.successor.end()
+        elif self._is_inside:
+            self._unharmed("the end of a step", self._leave)
 
     def finish(self) -> None:
         if self._resume():
@@ -140,19 +139,50 @@ class RecordingTracer:
         if self.successor is not None:
             return self.successor.loss(value)
         if self._is_inside:
-            self._loss_named = True
-            self._record_loss(value, self._context.calls.latest())
+            self._backward.name_loss(value)
         return value
 
     @property
     def _is_inside(self) -> bool:
         return self._context.number is not None
 
+    def _enter(self) -> None:
+        if self._open is not None and not self._update.is_awaited:
+            self.finish()
+        if self._closed:
+            return
+        if not self._resume():
+            self._begin()
+        adapter = self._context.adapter
+        for watching in (
+            adapter.tracking(),
+            nullcontext() if self._regrouping is None else self._regrouping,
+            watch_backward(self._backward.around, self._backward.around_asked),
+            adapter.watch_backward(self._backward.around),
+            self._update.watching(),
+            adapter.watch_losses(self._hooks.aside),
+        ):
+            self._watched.enter_context(watching)
+
+    def _leave(self) -> None:
+        self._watched.close()
+        if self._update.may_come:
+            self._pause()
+        else:
+            self._end()
+
+    def _unharmed(self, where: str, work: Callable[[], None]) -> None:
+        """Do our own part of a step; after a fault in it the run goes on, and is traced no more."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
+            self._recorder.fault(f"{where}, so nothing more is", error)
+            self._recorder.guarded(where, self._give_up)
+
     def _begin(self) -> None:
-        self._loss_named = False
         self._recorder.is_muted = self._done < self._skip
-        self._losses.clear()
         self._context.begin(self._done)
+        self._backward.begin()
         self._recorder.guarded("the parameters' hooks", self._weights.begin)
         self._recorder.guarded("the buffers", self._buffers.begin)
         self._update.begin()
@@ -185,8 +215,15 @@ class RecordingTracer:
 
     def _abandon(self) -> None:
         """Leave a step that raised; its trace gets no end, so that it never looks whole."""
+        self._recorder.guarded("what was watched", self._watched.close)
         self._close()
         self._forget()
+
+    def _give_up(self) -> None:
+        """End the trace with the steps that it has."""
+        self._recorder.guarded("what was watched", self._watched.close)
+        self._forget()
+        self._close()
 
     def _forget(self) -> None:
         self._context.end()
@@ -195,61 +232,6 @@ class RecordingTracer:
 
     def _take_buffers(self) -> None:
         self._buffers.record(self._context, self._overwriter)
-
-    def _regrouped(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._regrouping is None else self._regrouping
-
-    @contextmanager
-    def _around_backward(self, losses: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Record the losses of a backward pass, in the sequence before the gradients.
-
-        They are recorded after it: the gradients that arrive tell the microbatch of a loss.
-        """
-        if not self._is_inside or self._in_backward:
-            yield
-            return
-        sequence = self._recorder.next_sequence()
-        calls = self._context.calls
-        calls.begin_backward()
-        self._in_backward = True
-        try:
-            yield
-        finally:
-            self._in_backward = False
-        self._recorder.guarded("the parameters' gradients", self._weights.end_backward)
-        if not self._loss_named:
-            for loss in losses:
-                self._record_loss(loss, calls.in_backward(), sequence)
-
-    @contextmanager
-    def _around_asked(self) -> Iterator[None]:
-        if self._is_inside and not self._in_backward:
-            self._context.calls.begin_backward(asked=True)
-        yield
-
-    def _record_loss(
-        self, value: torch.Tensor, microbatch: RootCall, sequence: int | None = None
-    ) -> None:
-        """Several losses of one microbatch are told apart by their order."""
-        turn = self._losses[microbatch]
-        self._losses[microbatch] += 1
-        id_ = self._context.id(microbatch.root, Kind.LOSS, turn=turn)
-        id_ = replace(id_, apart=microbatch.apart)
-
-        def record() -> None:
-            adapter = self._context.adapter
-            # A loss that is still a sum or a mean over ranks is one number all the same, and so is
-            # one that has dims.
-            loss = adapter.reduced(value.detach())
-            self._recorder.value(
-                id_,
-                loss.reshape(()) if loss.dim() and loss.numel() == 1 else loss,
-                microbatch=microbatch.number,
-                sequence=sequence,
-                layout=adapter.loss_layout(),
-            )
-
-        self._recorder.guarded(str(id_), record)
 
     def _take_hooks_away(self) -> None:
         self._hooks.remove()

@@ -19,6 +19,12 @@ class Tracer(Protocol):
     def step(self) -> AbstractContextManager[None]:
         """Context manager around one training step."""
 
+    def begin(self) -> None:
+        """Enter a training step, where somebody else calls the loop; nothing inside of one."""
+
+    def end(self) -> None:
+        """Leave the step that `begin` entered; nothing outside of one."""
+
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         """Say which tensor is the loss of this microbatch, where tracing finds another."""
 
@@ -76,6 +82,12 @@ class OffTracer:
     @contextmanager
     def step(self) -> Iterator[None]:
         yield
+
+    def begin(self) -> None:
+        return
+
+    def end(self) -> None:
+        return
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         return value

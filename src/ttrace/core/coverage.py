@@ -49,6 +49,7 @@ class Lost(StrEnum):
     STEP = "step"  # no tensor that a step makes was compared
     REFERENCE = "reference"  # the candidate does a part that the reference does not
     RECORDING = "recording"  # something could not be recorded
+    PROCESS = "process"  # something that was given to `attach` could not be traced at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,7 @@ class Topic(StrEnum):
     OTHER_NUMBER = "other_number"  # a hyperparameter differs, without effect
     FEWER_STEPS = "fewer_steps"  # than were asked for: nothing is said of the others
     DIED_AT_EXIT = "died_at_exit"  # a run that had recorded everything
+    NOT_ATTACHED = "not_attached"  # something that a script gave to `attach` could not be traced
     BORDERLINE = "borderline"  # and only the traces at hand to decide by
 
 

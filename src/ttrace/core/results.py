@@ -201,6 +201,7 @@ class CheckResult:
             Lost.STEP: not seen,
             Lost.REFERENCE: bool(extra - seen - {None}),
             Lost.RECORDING: bool(self.coverage.faults or self.coverage.reference_faults),
+            Lost.PROCESS: any(note.topic is Topic.NOT_ATTACHED for note in self.notes),
         }
         return tuple(lost for lost, is_so in found.items() if is_so)
 

@@ -49,11 +49,15 @@ def run_function(run: TracedRun, function: Function, pool: WorkerPool) -> None:
 class WorkerPool:
     """Runs a function on ranks 0..n-1 at once and returns what each returned.
 
-    It starts with `size` workers and with more of them when a function needs more.
+    It starts with `size` workers and with more of them when a function needs more. `fresh`: every
+    function gets new processes, which know nothing of what others left in global variables.
     """
 
-    def __init__(self, size: int = 0, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, size: int = 0, prepare: Callable[[], None] | None = None, *, fresh: bool = False
+    ) -> None:
         self._prepare = prepare
+        self._fresh = fresh
         self._workers = [self._start() for _ in range(size)]
 
     def run(
@@ -96,7 +100,7 @@ class WorkerPool:
         except EOFError:
             self._restart()  # late answers must not be taken for those of the next task
             raise TimeoutError(f"rank {rank} of {name} gave no answer") from None
-        if not stays:
+        if self._fresh or not stays:
             pipe.send(None)
             process.join()
             self._workers[rank] = self._start()

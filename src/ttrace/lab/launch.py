@@ -17,7 +17,7 @@ from typing import IO
 from ttrace.capture import settings
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.run import Command, TracedRun, require_recorded
-from ttrace.trace.progress import is_recorded, write_death
+from ttrace.trace.progress import REFUSED, is_recorded, write_death
 
 # Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
 _PATIENCE_SECONDS = 3.0
@@ -59,7 +59,7 @@ def prepare_folder(folder: Path, *, shared: bool = False) -> Path:
 
 def _in_the_way(folder: Path, *, shared: bool) -> Iterator[Path]:
     for path in folder.iterdir():
-        if not (shared and path.name.startswith(("rank-", "output-", _PROBE))):
+        if not (shared and path.name.startswith(("rank-", "output-", REFUSED, _PROBE))):
             yield path
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from ttrace.capture.settings import Settings
 from ttrace.errors import CommandFailed
+from ttrace.trace.progress import read_refusals
 
 Command = str | Sequence[str]  # a string is run by the shell, a list as it is
 
@@ -66,9 +67,15 @@ class Executor(Protocol):
 
 
 def require_recorded(run: TracedRun, more: str = "") -> None:
-    if not any(run.folder.glob("rank-*")):
+    if any(run.folder.glob("rank-*")):
+        return
+    reasons = read_refusals(run.folder)
+    if reasons:
         raise CommandFailed(
-            f"the {run.name} run ended well but recorded nothing: its script must call "
-            "`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
-            f"tracer.step():`.{more}"
+            f"the {run.name} run ended well but could not be traced: {'; '.join(reasons)}{more}"
         )
+    raise CommandFailed(
+        f"the {run.name} run ended well but recorded nothing: its script must call "
+        "`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
+        f"tracer.step():`.{more}"
+    )

@@ -27,6 +27,8 @@ LOST = {
     "nothing to compare it with",
     Lost.RECORDING: "UNDECIDED: nothing differs, but not everything could be recorded, first "
     "{fault}",
+    Lost.PROCESS: "UNDECIDED: nothing differs, but not everything could be traced; the notes say "
+    "what and why",
 }
 
 

@@ -199,6 +199,7 @@ TOPICS = {
     "the script make more, or ask for fewer with --steps",
     Topic.DIED_AT_EXIT: "the {text} after all of its steps had been recorded; what it recorded is "
     "compared",
+    Topic.NOT_ATTACHED: "{text}",
     Topic.BORDERLINE: "borderline: the largest error is {factor:.2f} of its tolerance; further "
     "perturbed references, which `ttrace diff` runs by itself, and an isolated run decide it",
 }

@@ -2,6 +2,7 @@
 
     TRACE/rank-00003/journal.jsonl    the last line is its end, once all steps are recorded
           died.txt                    the run had recorded everything and did not end well
+          not-attached-4711.txt       why a process of it could not be traced
 
 Enters: a folder that processes may still write into. It is asked again and again while they run, so
 nothing is read but manifests and the last lines of journals.
@@ -16,8 +17,10 @@ from pathlib import Path
 from ttrace.trace import journal
 
 _DIED = "died.txt"
+REFUSED = "not-attached-"  # and the process that says so
 _MOST_BYTES = 1 << 20  # chosen: an end that lists many tensors is shorter
 _MOST_CHARS = 200  # chosen: a name of a signal, and room
+_MOST_REASONS = 3  # chosen: ranks tend to have the same
 
 
 def is_recorded(folder: Path, steps: int) -> bool:
@@ -47,6 +50,21 @@ def read_death(folder: Path) -> str | None:
             return file.read(_MOST_CHARS)
     except OSError:
         return None
+
+
+def write_refusal(folder: Path, why: str) -> None:
+    """Say beside the ranks of a trace why this process could not be traced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{REFUSED}{os.getpid()}.txt").write_text(why)
+
+
+def read_refusals(folder: Path) -> tuple[str, ...]:
+    """Why processes of a run could not be traced, each reason once."""
+    found: dict[str, None] = {}
+    for path in sorted(folder.glob(f"{REFUSED}*.txt")):
+        with path.open(errors="replace") as file:
+            found[file.read(2 * _MOST_CHARS)] = None
+    return tuple(found)[:_MOST_REASONS]
 
 
 def _recorded_steps(folder: Path) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 import ttrace
 from tests.support.capturing import attach, hook_count
 from ttrace.capture.settings import NOISE_SEED, OUT, STEPS
-from ttrace.errors import UsageError
+from ttrace.trace.progress import read_refusals
 
 
 @pytest.fixture(autouse=True)
@@ -97,8 +98,9 @@ print(json.dumps([untraced, loaded()]))
 
 
 def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"needs the model.*found list"):
-        attach(tmp_path, [])
+    assert not attach(tmp_path, []).enabled
+    (why,) = read_refusals(tmp_path)
+    assert re.search(r"needs the model.*found list", why)
 
 
 @pytest.mark.parametrize("variable", [STEPS, NOISE_SEED])
@@ -107,5 +109,29 @@ def test_a_number_that_is_none_is_refused(
 ) -> None:
     monkeypatch.setenv(OUT, str(tmp_path))
     monkeypatch.setenv(variable, "-1")
-    with pytest.raises(UsageError, match=f"{variable} must be a whole number, found '-1'"):
-        ttrace.attach(nn.Linear(1, 1))
+    assert not ttrace.attach(nn.Linear(1, 1)).enabled
+    (why,) = read_refusals(tmp_path)
+    assert f"{variable} must be a whole number, found '-1'" in why
+
+
+def test_a_fault_while_attaching_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no room")
+
+    model, optimizer = small()
+    monkeypatch.setattr("ttrace.capture.step.Update", fail)
+    tracer = attach(tmp_path, model, optimizer)
+    with tracer.step():
+        model(torch.ones(2, 4)).sum().backward()
+    assert not tracer.enabled
+    assert hook_count(model, optimizer) == 0
+    (why,) = read_refusals(tmp_path)
+    assert "RuntimeError: no room" in why
+    assert not list(tmp_path.glob("rank-*/*"))
+
+
+def test_a_folder_that_cannot_be_written_leaves_the_run_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert not attach(tmp_path / "file", nn.Linear(1, 1)).enabled

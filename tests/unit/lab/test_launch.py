@@ -24,6 +24,7 @@ from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import launch
 from ttrace.lab.launch import prepare_folder, run_command
 from ttrace.lab.run import TracedRun
+from ttrace.trace.progress import read_refusals
 from ttrace.trace.writer import TraceWriter
 
 
@@ -343,6 +344,6 @@ class TestSharedFolder:
         (tmp_path / "out").mkdir()
         shutil.copytree(trace / "rank-00000", tmp_path / "out" / "rank-00000")
         before = (tmp_path / "out" / "rank-00000" / "manifest.json").read_bytes()
-        with pytest.raises(UsageError, match="a trace is never overwritten"):
-            tiny_train.record(tmp_path / "out")
+        tiny_train.record(tmp_path / "out")
+        assert "a trace is never overwritten" in read_refusals(tmp_path / "out")[0]
         assert (tmp_path / "out" / "rank-00000" / "manifest.json").read_bytes() == before

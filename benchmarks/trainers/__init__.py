@@ -1,0 +1,1 @@
+"""`make bench-trainers`: the matrix of trainers and strategies."""

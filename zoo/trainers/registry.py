@@ -1,0 +1,38 @@
+"""All strategies of all trainers, and all wrong runs made from them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Protocol
+
+from zoo.programs.program import Program, Wrong
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Trainer(Protocol):
+    """A module of this package: one trainer."""
+
+    PROGRAMS: tuple[Program, ...]
+    WRONG: tuple[Wrong, ...]
+
+
+_TRAINERS: tuple[Trainer, ...] = ()
+
+
+def strategies() -> dict[str, Program]:
+    """Those whose packages are installed, by name: `trainer/strategy`."""
+    return {
+        program.name: program
+        for trainer in _TRAINERS
+        for program in trainer.PROGRAMS
+        if all(importlib.util.find_spec(package) for package in program.needs)
+    }
+
+
+def wrong_strategies() -> tuple[Wrong, ...]:
+    known = strategies()
+    return tuple(
+        wrong for trainer in _TRAINERS for wrong in trainer.WRONG if wrong.program in known
+    )
