@@ -6,12 +6,13 @@ MEGATRON := .venv/.megatron
 DOCS := .venv/.docs
 BENCH := .venv/.bench
 WILD := .venv/.wild
+TRAINERS := .venv/.trainers
 # Cases at a time, of up to 8 ranks each.
 JOBS ?= 1
 
-.PHONY: demo test test-slow test-browser browser-deps screenshots lint format docs
+.PHONY: demo test test-slow test-trainers test-browser browser-deps screenshots lint format docs
 .PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-yardsticks clean
+.PHONY: bench-trainers bench-yardsticks clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -36,6 +37,13 @@ $(WILD): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[wild]'
 	touch $@
 
+# DeepSpeed compiles its kernels for GPUs when it is first used, or not at all. What torchtitan
+# depends on takes 1.5 GB; its models and its trainer need little of it (zoo/trainers).
+$(TRAINERS): $(STAMP)
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainers]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps torchtitan==0.3.0
+	touch $@
+
 demo: $(STAMP)
 	@echo "== a correct run must be silent =="
 	$(BIN)/ttrace demo
@@ -44,10 +52,14 @@ demo: $(STAMP)
 
 # The slow ones repeat what the others cover, or run whole pages of the documentation.
 test: $(STAMP) $(MEGATRON)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not trainers"
 
 test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD)
 	$(BIN)/python -m pytest -m slow
+
+# Every trainer in every strategy, right and wrong, and the pages about them.
+test-trainers: $(STAMP) $(TRAINERS)
+	$(BIN)/python -m pytest -m trainers
 
 # Debian's chromium and its driver; as root, or with sudo.
 browser-deps: $(STAMP)
@@ -94,6 +106,10 @@ bench-bugs: $(STAMP)
 # Programs as people write them, correct and wrong.
 bench-programs: $(BENCH)
 	$(BIN)/python -m benchmarks.programs
+
+# Trainers in many strategies, correct and wrong.
+bench-trainers: $(TRAINERS)
+	$(BIN)/python -m benchmarks.trainers
 
 # Bugs of released packages, each with its twin and its proof: minutes on two cores.
 bench-wild: $(BENCH) $(MEGATRON) $(WILD)

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,9 +62,11 @@ def trainers_pool() -> WorkerPool:
     torch.backends.mkldnn.set_flags(False)
     # Said before they are imported: no GPU is looked for, and nothing is compiled or fetched.
     os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "0"}
-    for name in _FRAMEWORKS:
-        if importlib.util.find_spec(name):
-            importlib.import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other people's
+        for name in _FRAMEWORKS:
+            if importlib.util.find_spec(name):
+                importlib.import_module(name)
     return worker_pool(2, fresh=True)
 
 

@@ -22,6 +22,7 @@ PAGES = [
     "docs/tutorial/first-bug.md",
     "docs/how-to/accumulation.md",
     "docs/how-to/ci.md",
+    "docs/how-to/doctor.md",
     "docs/how-to/dropout-and-batchnorm.md",
     "docs/how-to/hand-written-parallelism.md",
     "docs/how-to/megatron.md",

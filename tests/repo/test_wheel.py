@@ -48,7 +48,12 @@ def strangers(names: set[str]) -> set[str]:
 def test_the_wheel_holds_the_package_alone(tree: Path) -> None:
     names = names_in_wheel(tree)
     assert strangers(names) == set()
-    assert {"ttrace/demo/bugs.py", "ttrace/py.typed", "ttrace/measure/kernel.c"} <= names
+    assert {
+        "ttrace/cli/SKILL.md",
+        "ttrace/demo/bugs.py",
+        "ttrace/py.typed",
+        "ttrace/measure/kernel.c",
+    } <= names
     assert not any("zoo" in name for name in names)
 
 

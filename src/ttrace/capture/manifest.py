@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import platform
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from ttrace.adapters.base import Adapter
 from ttrace.capture.settings import Settings
 from ttrace.core.record import ModuleInfo, RankInfo
 
+# Distributions, whose packages are called the same but for "-".
+_FRAMEWORKS = (
+    *("accelerate", "deepspeed", "lightning", "megatron-core", "peft", "pytorch_lightning"),
+    *("torchtitan", "transformers"),
+)
 _HASH = re.compile(r"[0-9a-f]{40,64}")
 
 
@@ -85,10 +91,13 @@ def _device(adapter: Adapter) -> str:
 
 
 def _versions() -> dict[str, str]:
+    """Of what computes, and of the frameworks that the script has imported."""
+    frameworks = (name for name in _FRAMEWORKS if name.replace("-", ".") in sys.modules)
     return {
         "ttrace": metadata.version("ttrace") if _installed("ttrace") else "source",
         "torch": torch.__version__,
         "python": platform.python_version(),
+        **{name: metadata.version(name) for name in frameworks if _installed(name)},
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -53,6 +54,7 @@ class Recorder:
         self._values: ObjectMemory[Record] = ObjectMemory()
         self._broken = False
         self.is_muted = False  # in steps that are let pass
+        self.seconds = 0.0  # that writing took in this step
         self._faults: list[str] = []
         self._fault_count = 0
 
@@ -73,6 +75,20 @@ class Recorder:
         if sequence is None:
             sequence = self.next_sequence()
         when = _Moment(sequence=sequence, microbatch=microbatch, recompute=recompute)
+        start = time.perf_counter()
+        try:
+            return self._take(id, tensor, when, layout, boundary)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def _take(
+        self,
+        id: TensorId,  # noqa: A002
+        tensor: torch.Tensor,
+        when: _Moment,
+        layout: Layout | None,
+        boundary: BoundarySpec | None,
+    ) -> Record | None:
         local, own_layout = self._adapter.to_local(tensor)
         if boundary is not None and boundary.rows:
             self._sent(id, local.cpu(), boundary, when)

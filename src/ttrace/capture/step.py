@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from multiprocessing.util import Finalize
@@ -9,7 +10,6 @@ from multiprocessing.util import Finalize
 import torch
 
 from ttrace.adapters.base import Adapter
-from ttrace.capture.backward import Backward
 from ttrace.capture.boundary import Boundary
 from ttrace.capture.buffers import Buffers
 from ttrace.capture.context import StepContext
@@ -18,6 +18,7 @@ from ttrace.capture.loss import watch_backward
 from ttrace.capture.manifest import describe_rank
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
+from ttrace.capture.passes import BackwardPasses
 from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
@@ -71,7 +72,7 @@ class RecordingTracer:
             undo.callback(self._hooks.remove)
             self._weights = WeightHooks(context)
             undo.callback(self._weights.remove)
-            self._backward = Backward(context, self._weights)
+            self._backward = BackwardPasses(context, self._weights)
             self._update = Update(
                 context,
                 self._weights,
@@ -84,6 +85,8 @@ class RecordingTracer:
         self._watched = ExitStack()  # what is held open during a step
         self._steps, self._skip = settings.steps, settings.skip
         self._done = 0
+        self._began = 0.0
+        self._took: tuple[float, float] = 0.0, 0.0  # the last step, and recording it
         self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
         # Also in children of multiprocessing, where atexit does not run.
@@ -180,6 +183,7 @@ class RecordingTracer:
             self._recorder.guarded(where, self._give_up)
 
     def _begin(self) -> None:
+        self._began, self._recorder.seconds = time.perf_counter(), 0.0
         self._recorder.is_muted = self._done < self._skip
         self._context.begin(self._done)
         self._backward.begin()
@@ -194,6 +198,7 @@ class RecordingTracer:
         self._recorder.guarded("the buffers", self._take_buffers)
         self._forget()
         self._recorder.end_step()
+        self._took = time.perf_counter() - self._began, self._recorder.seconds
         self._done += 1
         if self._done >= self._skip + self._steps:
             self._close()
@@ -262,8 +267,20 @@ class RecordingTracer:
                 updated_by_hand=self._update.by_hand,
                 hyperparameters=self._update.hyperparameters.found(),
                 asked=self._steps,
+                wrappers=_wrappers(self._context.adapter),
+                optimizers=self._update.optimizers,
+                seconds=self._took[0],
+                recording_seconds=self._took[1],
             )
         )
+
+
+def _wrappers(adapter: Adapter) -> tuple[str, ...]:
+    """Classes that stand around the modules that people wrote, or in place of theirs."""
+    written = {id(module): adapter.written_class(module) for _, module in adapter.modules()}
+    met = (module for root in adapter.roots for module in root.modules())
+    found = (type(each) for each in met if written.get(id(each)) is not type(each))
+    return tuple(dict.fromkeys(kind.__qualname__ for kind in found))
 
 
 def _shapes(adapter: Adapter) -> Iterable[torch.Size]:

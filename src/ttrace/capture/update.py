@@ -73,6 +73,10 @@ class Update:
             )
         ]
 
+    @property
+    def optimizers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(type(each).__qualname__ for each in self._optimizers))
+
     def begin(self) -> None:
         self._changed = False
         self._clipping.begin()

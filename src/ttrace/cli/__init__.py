@@ -1,4 +1,5 @@
-"""The command line: demo, diff, isolate, run, plan, check, report, accept, show, export.
+"""The command line: demo, doctor, diff, isolate, run, plan, check, report, accept, show, export,
+skill.
 
 Exit codes, of all commands:
 
@@ -18,6 +19,7 @@ from typing import NoReturn
 
 import typer
 
+from ttrace.cli.advice import doctor, skill
 from ttrace.cli.results import accept, check, report
 from ttrace.cli.runs import demo, diff, isolate, run
 from ttrace.cli.screen import say
@@ -38,6 +40,10 @@ app = typer.Typer(
 )
 # In the order in which --help shows them; a short help is one that its 80 columns do not cut.
 app.command(short_help="A small Llama, one process against 4, with a bug if you like.")(demo)
+app.command(
+    short_help="What TTrace recognises and sees of a command's step.",
+    context_settings={"ignore_unknown_options": True},
+)(doctor)
 app.command(short_help="Run reference and candidate with tracing on, then compare.")(diff)
 app.command(short_help="The same with every module isolated: smaller errors show.")(isolate)
 app.command(context_settings={"ignore_unknown_options": True})(run)
@@ -47,6 +53,7 @@ app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(rep
 app.command(short_help="Add a failure of a result to the list of what may differ.")(accept)
 app.command(short_help="What is in a trace, or one tensor of it.")(show)
 app.command(short_help="One logical tensor as a safetensors file.")(export)
+app.command(short_help="How to use TTrace, for an agent.")(skill)
 
 
 def main() -> NoReturn:

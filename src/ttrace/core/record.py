@@ -199,6 +199,10 @@ class Summary:
     updated_by_hand: bool = False  # by no optimizer, from gradients that nothing overwrites
     hyperparameters: tuple[Hyperparameter, ...] = ()
     asked: int = 0  # steps that were to be recorded; 0 where an older version recorded them
+    wrappers: tuple[str, ...] = ()  # classes around the model, or instead of those people wrote
+    optimizers: tuple[str, ...] = ()  # classes of what makes the updates
+    seconds: float = 0.0  # that the last recorded step took
+    recording_seconds: float = 0.0  # of which tensors were copied and written
 
 
 def _count(value: Any) -> int | None:

@@ -77,5 +77,6 @@ def require_recorded(run: TracedRun, more: str = "") -> None:
     raise CommandFailed(
         f"the {run.name} run ended well but recorded nothing: its script must call "
         "`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
-        f"tracer.step():`.{more}"
+        "tracer.step():`, or add `TTraceCallback()` of ttrace.integrations to the callbacks of its "
+        f"trainer.{more}"
     )

@@ -15,7 +15,7 @@ from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import Kind
 
 
-class Backward:
+class BackwardPasses:
     """Records the losses of one step; a script may name them itself."""
 
     def __init__(self, context: StepContext, weights: WeightHooks) -> None:

@@ -1,0 +1,47 @@
+"""Commands that advise before anything is compared: doctor, skill."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from ttrace.cli.options import Json, Timeout
+from ttrace.cli.screen import say, waiting, write_json
+
+_UNDECIDED = 2
+
+
+def doctor(
+    command: Annotated[list[str], typer.Argument(help="The command, after --.")],
+    timeout: Timeout = 1800.0,
+    json_file: Json = None,
+) -> None:
+    """Trace one step of a command, and say what of it TTrace recognises and sees."""
+    from ttrace.analysis.checkup import examine
+    from ttrace.capture.settings import Settings
+    from ttrace.core.plain import to_dict
+    from ttrace.lab.launch import run_command
+    from ttrace.lab.run import TracedRun
+    from ttrace.report.checkup import lines, verdict
+
+    with TemporaryDirectory(prefix="ttrace-doctor-") as folder:
+        settings = Settings(folder=Path(folder) / "trace")
+        run = TracedRun(name="traced", work=command, settings=settings, timeout_seconds=timeout)
+        with waiting("running one step"):
+            run_command(run, command)
+        found = examine(run.folder)
+    for about, text in lines(found):
+        say(f"  {about:<11} {text}", stderr=json_file == "-")
+    say(verdict(found), stderr=json_file == "-")
+    write_json(json_file, {**to_dict(found), "ready": found.is_whole})
+    raise typer.Exit(0 if found.is_whole else _UNDECIDED)
+
+
+def skill() -> None:
+    """How to use TTrace, for an agent: attach, run, read result.json and act on it."""
+    text = resources.files("ttrace.cli").joinpath("SKILL.md").read_text(encoding="utf-8")
+    say(text.rstrip("\n"))
