@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ PAGES = [
     "docs/how-to/slurm.md",
     "docs/how-to/trace-your-script.md",
 ]
+# Of trainers, with what they need.
+TRAINER_PAGES = {
+    "docs/how-to/accelerate.md": "accelerate",
+    "docs/how-to/deepspeed.md": "deepspeed",
+    "docs/how-to/huggingface.md": "transformers",
+    "docs/how-to/lightning.md": "lightning",
+    "docs/how-to/torchtitan.md": "torchtitan",
+}
 SAID = re.compile(r"<!-- said by: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
 
 FILE = re.compile(r"(?<![\w./])((?:benchmarks|docs|examples|src|tests|zoo)/[\w/.-]+\.\w+)")
@@ -53,8 +62,16 @@ def commands(page: str) -> list[tuple[str, int]]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
+def pages() -> Iterator[object]:
+    for page in PAGES:
+        yield pytest.param(page, marks=pytest.mark.slow)
+    for page, package in TRAINER_PAGES.items():
+        lacks = importlib.util.find_spec(package) is None
+        skip = pytest.mark.skipif(lacks, reason=f"{package} is not installed")
+        yield pytest.param(page, marks=(pytest.mark.trainers, skip))
+
+
+@pytest.mark.parametrize("page", pages())
 def test_commands_of_the_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

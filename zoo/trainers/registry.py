@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import Protocol
 
 from zoo.programs.program import Program, Wrong
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from zoo.trainers import torch_loop
 
 
 class Trainer(Protocol):
@@ -18,7 +16,7 @@ class Trainer(Protocol):
     WRONG: tuple[Wrong, ...]
 
 
-_TRAINERS: tuple[Trainer, ...] = ()
+_TRAINERS: tuple[Trainer, ...] = (torch_loop,)
 
 
 def strategies() -> dict[str, Program]:
