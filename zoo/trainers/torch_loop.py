@@ -41,7 +41,7 @@ WRONG = (
         program="torch/ddp-accumulation-4",
         title="losses of microbatches are added, not averaged",
         edits=(Edit(" / len(mine)\n", "\n"),),
-        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
     Wrong(
         name="torch/ddp/reduction-skipped",
