@@ -42,6 +42,24 @@ _FSDP2 = (
         "optimizer, loader = accelerator.prepare(optimizer, loader)",
     ),
 )
+# What a plugin does on GPUs: on CPU the Accelerator passes it over.
+_FSDP2_PLUGIN = (
+    Edit(
+        "from accelerate import Accelerator, DataLoaderConfiguration\n",
+        "from accelerate import Accelerator, DataLoaderConfiguration\n"
+        "from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin\n",
+    ),
+    Edit(
+        "torch.manual_seed(0)\n",
+        "accelerator.state.distributed_type = DistributedType.FSDP\n"
+        "accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(\n"
+        "    fsdp_version=2,\n"
+        '    auto_wrap_policy="transformer_based_wrap",\n'
+        '    transformer_cls_names_to_wrap=["GPT2Block"],\n'
+        ")\n"
+        "torch.manual_seed(0)\n",
+    ),
+)
 
 
 def _program(
@@ -65,17 +83,19 @@ PROGRAMS: tuple[Program, ...] = (
     _program("clipping", _CLIPPING),
     _program("lora", *_LORA, frozen=True),
     _program("fsdp2", candidate=_FSDP2),
+    _program("fsdp2-plugin", candidate=(*_ACCUMULATION, *_FSDP2_PLUGIN)),
+    _program("fsdp2-clipping", _CLIPPING, candidate=_FSDP2),
 )
 
 
-def _wrong(name: str, title: str, *edits: Edit, expected: Blame) -> Wrong:
+def _wrong(name: str, title: str, *edits: Edit, expected: tuple[Blame, ...]) -> Wrong:
     program, _, _ = name.rpartition("/")
     return Wrong(
         name=f"accelerate/{name}",
         program=f"accelerate/{program}",
         title=title,
         edits=edits,
-        expected=(expected,),
+        expected=expected,
     )
 
 
@@ -84,32 +104,36 @@ WRONG: tuple[Wrong, ...] = (
         "ddp/not-wrapped",
         "the wrapped model that prepare returns is not the one that is called",
         Edit("model, optimizer, loader = accel", "_, optimizer, loader = accel"),
-        expected=Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
     _wrong(
         "ddp/rate-of-one-rank",
         "rank 1 has twice the learning rate",
         Edit("lr=1e-3", "lr=1e-3 * (1 + accelerator.process_index)"),
-        expected=Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),
+        expected=(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),),
     ),
     _wrong(
         "accumulation-4/divided-twice",
         "the loss is divided by the number of microbatches, which accelerator.backward does too",
         Edit("accelerator.backward(loss)", "accelerator.backward(loss / 4)"),
-        expected=Blame.at(Stage.LOSS, Phase.FORWARD),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
     _wrong(
-        "clipping/every-microbatch",
-        "gradients are also clipped after microbatches that do not end a step",
-        *_ACCUMULATION,
-        Edit("        if accelerator.sync_gradients:\n    ", ""),
-        expected=Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP),
+        "fsdp2-clipping/norm-of-one-partition",
+        "every rank clips by the norm of what it holds",
+        Edit(
+            "accelerator.clip_grad_norm_(model.parameters(), 0.1)",
+            "held = [parameter.grad.to_local() for parameter in model.parameters()]\n"
+            "            norm = torch.nn.utils.get_total_norm(held)\n"
+            "            torch.nn.utils.clip_grads_with_norm_(model.parameters(), 0.1, norm)",
+        ),
+        expected=(Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),),
     ),
     _wrong(
         "fsdp2/seed-of-one-rank",
         "every rank starts from weights of its own",
         Edit("model = GPT2", "torch.manual_seed(accelerator.process_index)\nmodel = GPT2"),
-        expected=Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS),
+        expected=(Blame.of("transformer", phase=Phase.PARAMETERS),),
     ),
     _wrong(
         "fsdp2/optimizer-before-sharding",
@@ -122,6 +146,10 @@ WRONG: tuple[Wrong, ...] = (
             "fully_shard(model)\noptimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)",
             "fully_shard(model)",
         ),
-        expected=Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),
+        expected=(
+            Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE),
+            # Its zero_grad does not reach them either.
+            Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
+        ),
     ),
 )

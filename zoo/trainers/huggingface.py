@@ -34,6 +34,25 @@ _MOE = (
     Edit("LlamaForCausalLM(config)", "MixtralForCausalLM(config)"),
     Edit("LlamaConfig, LlamaForCausalLM", "MixtralConfig, MixtralForCausalLM"),
 )
+# What TrainingArguments(fsdp=...) does on GPUs: on CPU the Accelerator passes it over.
+_FSDP2 = (
+    Edit(
+        "import torch\n",
+        "import torch\n"
+        "from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin\n",
+    ),
+    Edit(
+        "trainer.train()\n",
+        "trainer.accelerator.state.distributed_type = DistributedType.FSDP\n"
+        "trainer.accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(\n"
+        "    fsdp_version=2,\n"
+        '    auto_wrap_policy="transformer_based_wrap",\n'
+        '    transformer_cls_names_to_wrap=["LlamaDecoderLayer"],\n'
+        ")\n"
+        "trainer.is_fsdp_enabled = True\n"
+        "trainer.train()\n",
+    ),
+)
 
 
 def _program(
@@ -56,6 +75,7 @@ PROGRAMS: tuple[Program, ...] = (
     _program("ddp-bf16", _BF16),
     _program("ddp-clipping", _CLIPPING),
     _program("tokens", _TOKENS, candidate=(_ACCUMULATION,)),
+    _program("fsdp2", candidate=_FSDP2),
     _program("lora", *_LORA, frozen=True),
     _program("moe", *_MOE),
 )
@@ -73,7 +93,8 @@ _LOSS_OF_ONES_OWN = (
     "    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):\n"
     "        return model(**inputs).loss\n"
 )
-_LOSS = Blame.at(Stage.LOSS, Phase.FORWARD)
+# That the model is told how many tokens to divide by is an input of it.
+_INPUT = Blame.at(Stage.MODEL_INPUT, Phase.INPUTS)
 
 
 def _wrong(name: str, title: str, *edits: Edit, expected: Blame) -> Wrong:
@@ -92,19 +113,19 @@ WRONG: tuple[Wrong, ...] = (
         "tokens/local-tokens",
         "the loss is divided by the tokens of each rank",
         Edit("    learning_rate=", "    average_tokens_across_devices=False,\n    learning_rate="),
-        expected=_LOSS,
+        expected=_INPUT,
     ),
     _wrong(
         "tokens/mean-of-means",
         "each microbatch is divided by its own tokens",
         *_own_trainer(f"    loss_is_scaled_for_ga = False\n\n{_LOSS_OF_ONES_OWN}"),
-        expected=_LOSS,
+        expected=_INPUT,
     ),
     _wrong(
         "ddp-accumulation-4/not-divided",
         "a loss of one's own leaves num_items_in_batch out, and nobody divides by the microbatches",
         *_own_trainer(_LOSS_OF_ONES_OWN),
-        expected=_LOSS,
+        expected=_INPUT,
     ),
     _wrong(
         "ddp-accumulation-4/never-reduced",
@@ -124,18 +145,8 @@ WRONG: tuple[Wrong, ...] = (
     ),
     _wrong(
         "ddp-clipping/norm-of-one-rank",
-        "every rank clips its gradients by their norm before they are reduced",
-        *_own_trainer(
-            "    def training_step(self, model, *arguments):\n"
-            "        with self.accelerator.no_sync(model):\n"
-            "            loss = super().training_step(model, *arguments)\n"
-            "        super()._clip_grad_norm(model)\n"
-            "        for parameter in model.parameters():\n"
-            "            parameter.grad = self.accelerator.reduce(parameter.grad, 'mean')\n"
-            "        return loss\n\n"
-            "    def _clip_grad_norm(self, model):\n"
-            "        return None\n"
-        ),
-        expected=Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),
+        "rank 1 clips to twice the norm",
+        Edit("max_grad_norm=0.1", 'max_grad_norm=0.1 * (1 + int(os.environ["RANK"]))'),
+        expected=Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP),
     ),
 )
