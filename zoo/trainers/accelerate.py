@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ttrace.core.blame import Blame, Phase, Stage
 from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.trainers import EXAMPLES
 
-_FOLDER = Path(__file__).parents[2] / "examples" / "accelerate"
+_FOLDER = EXAMPLES / "accelerate"
 _ACCUMULATION = (
     Edit("gradient_accumulation_steps=1", "gradient_accumulation_steps=4"),
     Edit("batch_size=8)", "batch_size=2)"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ttrace.core.blame import Blame, Phase, Stage
 from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.trainers import EXAMPLES
 
-_FOLDER = Path(__file__).parents[2] / "examples" / "huggingface"
+_FOLDER = EXAMPLES / "huggingface"
 _ACCUMULATION = Edit(
     "per_device_train_batch_size=8 // world,",
     "per_device_train_batch_size=8 // world // 4,\n    gradient_accumulation_steps=4,",
