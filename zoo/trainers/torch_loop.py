@@ -24,7 +24,7 @@ def _strategy(name: str, *words: str, edits: tuple[Edit, ...] = ()) -> Program:
     )
 
 
-PROGRAMS = (
+PROGRAMS: tuple[Program, ...] = (
     _strategy("ddp"),
     _strategy("ddp-accumulation-4", "--accumulate", "4"),
     _strategy("ddp-bf16", edits=(_BF16,)),
@@ -35,7 +35,7 @@ PROGRAMS = (
     _strategy("zero-redundancy", "--shard", "zero"),
 )
 
-WRONG = (
+WRONG: tuple[Wrong, ...] = (
     Wrong(
         name="torch/ddp-accumulation-4/not-divided",
         program="torch/ddp-accumulation-4",
