@@ -46,18 +46,29 @@ _CLIPPED = Edit(
     "        optimizer.step()\n",
     "        fabric.clip_gradients(model, optimizer, max_norm=0.5)\n        optimizer.step()\n",
 )
-_SHARDED = Edit(
-    'strategy = "ddp" if ranks > 1 else "auto"\n',
-    "def parallelize(model, mesh):\n"
-    "    for layer in model.layers:\n"
-    "        fully_shard(layer, mesh=mesh['data_parallel'])\n"
-    "    return fully_shard(model, mesh=mesh['data_parallel'])\n"
-    "\n"
-    "from lightning.fabric.strategies import ModelParallelStrategy\n"
-    "from torch.distributed.fsdp import fully_shard\n"
-    "strategy = 'auto'\n"
-    "if ranks > 1:\n"
-    "    strategy = ModelParallelStrategy(parallelize, ranks, tensor_parallel_size=1)\n",
+_AFTER_SETUP = (
+    "model = fabric.setup(model)\n"
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+    "optimizer = fabric.setup_optimizers(optimizer)\n"
+)
+_SHARDED = (
+    Edit(
+        "import torch\n",
+        "import torch\n"
+        "from lightning.fabric.strategies import ModelParallelStrategy\n"
+        "from torch.distributed.fsdp import fully_shard\n",
+    ),
+    Edit(
+        'strategy = "ddp" if ranks > 1 else "auto"\n',
+        "def parallelize(model, mesh):\n"
+        "    for part in (*model.layers, model):\n"
+        "        fully_shard(part, mesh=mesh['data_parallel'])\n"
+        "    return model\n"
+        "\n"
+        "strategy = ModelParallelStrategy(parallelize, ranks, 1) if ranks > 1 else 'auto'\n",
+    ),
+    Edit("optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n", ""),
+    Edit("model, optimizer = fabric.setup(model, optimizer)\n", _AFTER_SETUP),
 )
 _PADDED = Edit(
     "        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())\n",
@@ -72,8 +83,8 @@ PROGRAMS: tuple[Program, ...] = (
     _strategy("clipping", _CLIPPED),
     _strategy("bf16", Edit("strategy=strategy)", "strategy=strategy, precision='bf16-mixed')")),
     _strategy("padded", _PADDED),
-    _strategy("fsdp2", _SHARDED),
-    _strategy("fsdp2-clipping", _SHARDED, _CLIPPED),
+    _strategy("fsdp2", *_SHARDED),
+    _strategy("fsdp2-clipping", *_SHARDED, _CLIPPED),
 )
 
 WRONG: tuple[Wrong, ...] = (
@@ -103,7 +114,7 @@ WRONG: tuple[Wrong, ...] = (
         program="fabric/accumulation-4",
         title="microbatches are added up, not averaged",
         edits=(Edit("fabric.backward(loss / 4)", "fabric.backward(loss)"),),
-        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
     Wrong(
         name="fabric/padded/local-tokens",
@@ -116,6 +127,23 @@ WRONG: tuple[Wrong, ...] = (
             ),
         ),
         expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+    ),
+    Wrong(
+        name="fabric/fsdp2/stale-parameters",
+        program="fabric/fsdp2",
+        title="the optimizer was made before setup, and updates what the model has no more",
+        edits=(
+            Edit(
+                _AFTER_SETUP,
+                "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+                "model, optimizer = fabric.setup(model, optimizer)\n",
+            ),
+        ),
+        # Its zero_grad does not reach them either, so that gradients of all steps add up.
+        expected=(
+            Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE),
+            Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),
+        ),
     ),
     Wrong(
         name="fabric/fsdp2-clipping/norm-of-a-shard",

@@ -39,6 +39,24 @@ _BY_HAND = Edit(
     "        self.losses = []\n",
     "        self.losses = []\n        self.automatic_optimization = False\n",
 )
+_SHARDED = (
+    _method(
+        "    def configure_model(self):\n"
+        "        if ranks > 1:\n"
+        "            for part in (*self.layers, self):\n"
+        "                fully_shard(part, mesh=self.device_mesh['data_parallel'])\n"
+    ),
+    Edit(
+        '    strategy="ddp" if ranks > 1 else "auto",\n',
+        "    strategy=ModelParallelStrategy(ranks, 1) if ranks > 1 else 'auto',\n",
+    ),
+    Edit(
+        "import torch\n",
+        "import torch\n"
+        "from lightning.pytorch.strategies import ModelParallelStrategy\n"
+        "from torch.distributed.fsdp import fully_shard\n",
+    ),
+)
 
 PROGRAMS: tuple[Program, ...] = (
     _strategy("ddp"),
@@ -71,6 +89,9 @@ PROGRAMS: tuple[Program, ...] = (
             "            optimizer.zero_grad()\n",
         ),
     ),
+    _strategy("gan", script="gan"),
+    _strategy("fsdp2", *_SHARDED),
+    _strategy("fsdp2-clipping", *_SHARDED, _option("gradient_clip_val=0.5")),
 )
 
 WRONG: tuple[Wrong, ...] = (
@@ -117,10 +138,17 @@ WRONG: tuple[Wrong, ...] = (
         expected=(Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),),
     ),
     Wrong(
+        name="lightning/fsdp2/only-layers",
+        program="lightning/fsdp2",
+        title="what is outside of the sharded layers is reduced by nobody",
+        edits=(Edit("for part in (*self.layers, self):", "for part in self.layers:"),),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
+    ),
+    Wrong(
         name="lightning/manual-accumulation-4/not-divided",
         program="lightning/manual-accumulation-4",
         title="microbatches are added up, not averaged",
         edits=(Edit("self.manual_backward(loss / 4)", "self.manual_backward(loss)"),),
-        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
 )
