@@ -16,8 +16,6 @@ from ttrace.integrations.lightning import TTraceCallback  # 1
 
 
 class GAN(L.LightningModule):
-    """A generator and a critic."""
-
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False

@@ -16,8 +16,6 @@ from ttrace.integrations.lightning import TTraceCallback  # 1
 
 
 class LanguageModel(L.LightningModule):
-    """Two layers of a transformer."""
-
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(64, 32)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from ttrace.core.blame import Blame, Phase, Stage
 from zoo.programs.program import Edit, Program, Run, Wrong
-
-_FOLDER = Path(__file__).parents[2] / "examples" / "lightning_fabric"
+from zoo.trainers import EXAMPLES
 
 
 def _strategy(name: str, *edits: Edit, steps: int = 2) -> Program:
-    run = Run("train", folder=_FOLDER, edits=edits)
+    run = Run("train", folder=EXAMPLES / "lightning_fabric", edits=edits)
     return Program(
         name=f"fabric/{name}",
         style="fabric",

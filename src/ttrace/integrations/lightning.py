@@ -26,13 +26,12 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _callbacks() -> tuple[type, ...]:
-    """The callback class of every Lightning that is imported; else of the one that there is."""
-    found = [name for name in _PACKAGES if name in sys.modules]
-    if not found:
-        found = [name for name in _PACKAGES if importlib.util.find_spec(name.split(".")[0])][:1]
-    if not found:
-        raise ModuleNotFoundError("TTraceCallback needs lightning or pytorch_lightning")
-    return tuple(importlib.import_module(name).Callback for name in found)
+    """The callback class of every Lightning that is imported, or else of one that there is."""
+    imported = [name for name in _PACKAGES if name in sys.modules]
+    if not imported:
+        is_there = importlib.util.find_spec("lightning") is not None
+        imported = [_PACKAGES[0] if is_there else _PACKAGES[1]]
+    return tuple(importlib.import_module(name).Callback for name in imported)
 
 
 class TTraceCallback(*_callbacks()):  # type: ignore[misc]
