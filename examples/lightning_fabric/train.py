@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import ttrace  # 1
 
@@ -44,9 +44,8 @@ fabric.seed_everything(0)
 model = LanguageModel()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 dataset = TensorDataset(torch.randint(64, (24, 17)))
-sampler = DistributedSampler(dataset, ranks, fabric.global_rank, shuffle=False)
 model, optimizer = fabric.setup(model, optimizer)
-data = fabric.setup_dataloaders(DataLoader(dataset, batch_size=8 // ranks, sampler=sampler))
+data = fabric.setup_dataloaders(DataLoader(dataset, batch_size=8 // ranks))
 
 tracer = ttrace.attach(model, optimizer)  # 2
 losses = []

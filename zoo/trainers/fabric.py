@@ -89,8 +89,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(
         name="fabric/ddp/same-samples",
         program="fabric/ddp",
-        title="no sampler, neither the script's nor Fabric's: all ranks take the same samples",
-        edits=(Edit(", sampler=sampler))", "), use_distributed_sampler=False)"),),
+        title="Fabric was told to put no sampler in: all ranks take the same samples",
+        edits=(Edit("// ranks))", "// ranks), use_distributed_sampler=False)"),),
         expected=(Blame.at(Stage.MODEL_INPUT, Phase.INPUTS),),
     ),
     Wrong(

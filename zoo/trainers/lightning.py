@@ -140,7 +140,11 @@ WRONG: tuple[Wrong, ...] = (
         program="lightning/fsdp2",
         title="what is outside of the sharded layers is reduced by nobody",
         edits=(Edit("for part in (*self.layers, self):", "for part in self.layers:"),),
-        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
+        expected=(
+            Blame.of("embedding", phase=Phase.GRADIENT_REDUCTION),
+            Blame.of("norm", phase=Phase.GRADIENT_REDUCTION),
+            Blame.of("head", phase=Phase.GRADIENT_REDUCTION),
+        ),
     ),
     Wrong(
         name="lightning/manual-accumulation-4/not-divided",
