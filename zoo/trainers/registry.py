@@ -6,17 +6,29 @@ import importlib.util
 from typing import Protocol
 
 from zoo.programs.program import Program, Wrong
-from zoo.trainers import accelerate, huggingface, torch_loop
+from zoo.trainers import (
+    accelerate,
+    deepspeed,
+    fabric,
+    huggingface,
+    lightning,
+    torch_loop,
+    torchtitan,
+)
 
 
 class Trainer(Protocol):
     """A module of this package: one trainer."""
 
-    PROGRAMS: tuple[Program, ...]
-    WRONG: tuple[Wrong, ...]
+    @property
+    def PROGRAMS(self) -> tuple[Program, ...]: ...  # noqa: N802
+    @property
+    def WRONG(self) -> tuple[Wrong, ...]: ...  # noqa: N802
 
 
-_TRAINERS: tuple[Trainer, ...] = (torch_loop, accelerate, huggingface)
+_TRAINERS: tuple[Trainer, ...] = (
+    *(torch_loop, huggingface, accelerate, lightning, fabric, deepspeed, torchtitan),
+)
 
 
 def strategies() -> dict[str, Program]:

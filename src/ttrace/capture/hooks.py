@@ -47,6 +47,16 @@ class ModuleHooks:
         """
         self._context.guarded(slot, lambda: self._record_aside(slot, value, layout))
 
+    def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method, as a call of its module.
+
+        Only these hooks are run: those of others would meet arguments that are not for them.
+        """
+        path = next(path for path, each in self._context.adapter.modules() if each is module)
+        caller = _Caller(method)
+        self._handles += self._install(path, module, on=caller)
+        return caller
+
     def never_called(self) -> tuple[str, ...]:
         """Modules that have a forward of their own but were not called in the last step."""
         called = self._context.calls.called_paths
@@ -65,7 +75,10 @@ class ModuleHooks:
             layout=layout,
         )
 
-    def _install(self, path: str, module: nn.Module) -> list[RemovableHandle]:
+    def _install(
+        self, path: str, module: nn.Module, on: nn.Module | None = None
+    ) -> list[RemovableHandle]:
+        """Hooks that tell of a module, on itself or on what is called instead of it."""
         context = self._context
         takes_inputs, gives_outputs = context.adapter.edges(module)
 
@@ -87,11 +100,12 @@ class ModuleHooks:
             if context.number is not None:
                 context.calls.leave()
 
+        on = module if on is None else on
         return [
-            module.register_forward_pre_hook(eager(pre), prepend=True, with_kwargs=True),
-            module.register_forward_hook(eager(post), with_kwargs=True),
+            on.register_forward_pre_hook(eager(pre), prepend=True, with_kwargs=True),
+            on.register_forward_hook(eager(post), with_kwargs=True),
             # Also after an exception: early-stopped recomputation leaves modules by one.
-            module.register_forward_hook(eager(leave), always_call=True),
+            on.register_forward_hook(eager(leave), always_call=True),
         ]
 
     def _entered(
@@ -145,6 +159,14 @@ class ModuleHooks:
         call = self._context.calls.current()
         assert call is not None  # a hook before this one entered it
         return call
+
+
+class _Caller(nn.Module):
+    """Runs a method of another module, so that hooks can be around it."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = method
 
 
 def eager(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from multiprocessing.util import Finalize
+from typing import Any
 
 import torch
+from torch import nn
 
 from ttrace.adapters.base import Adapter
 from ttrace.capture.boundary import Boundary
@@ -144,6 +147,12 @@ class RecordingTracer:
         if self._is_inside:
             self._backward.name_loss(value)
         return value
+
+    def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+        if self.successor is not None:
+            return self.successor.as_call(module, method)
+        called = partial(self._hooks.as_call, module, method)
+        return self._recorder.guarded("a method that is called as its module", called) or method
 
     @property
     def _is_inside(self) -> bool:

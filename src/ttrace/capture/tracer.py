@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import torch
+from torch import nn
 
 
 class Tracer(Protocol):
@@ -27,6 +28,9 @@ class Tracer(Protocol):
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         """Say which tensor is the loss of this microbatch, where tracing finds another."""
+
+    def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method of a model as a call of it, where a trainer calls that and not the model."""
 
 
 class Waiting(Protocol):
@@ -91,3 +95,6 @@ class OffTracer:
 
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         return value
+
+    def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+        return method
