@@ -124,6 +124,6 @@ WRONG: tuple[Wrong, ...] = (
         program="torchtitan/accumulation-4",
         title="each microbatch's loss is divided by the tokens of one, not of all four",
         edits=(_patched(_TOKENS_OF_A_MICROBATCH),),
-        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
 )
