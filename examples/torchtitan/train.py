@@ -7,16 +7,19 @@ torchrun --standalone --nproc-per-node 2 examples/torchtitan/train.py --tp 2    
 
 import argparse
 import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 import ttrace
 
-if not torch.cuda.is_available():  # for this example alone: torchtitan itself asks for a GPU
-    from zoo.trainers.titan_cpu import install
+if not torch.cuda.is_available():  # for tests of this example: torchtitan asks for a GPU
+    sys.path.append(str(Path(__file__).parents[2]))
+    from zoo.trainers import titan_cpu
 
-    install()
+    titan_cpu.install()
 
 from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.loss import IGNORE_INDEX, CrossEntropyLoss

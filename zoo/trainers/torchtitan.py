@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from ttrace.core.blame import Blame, Phase, Stage
 from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.trainers import EXAMPLES
 from zoo.trainers.titan_cpu import NEEDS
 
-_RUN = Run("train", folder=Path(__file__).parents[2] / "examples" / "torchtitan")
+_RUN = Run("train", folder=EXAMPLES / "torchtitan")
 _IN_CONFIG = "        comm=CommConfig(trace_buf_size=0),\n"
 _BEFORE = "parser = argparse.ArgumentParser()\n"
 _PARALLELISM = "tensor_parallel_degree=options.tp, "
