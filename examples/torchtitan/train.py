@@ -16,7 +16,7 @@ import torch
 import ttrace
 
 if not torch.cuda.is_available():  # for tests of this example: torchtitan asks for a GPU
-    sys.path.append(str(Path(__file__).parents[2]))
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
     from zoo.trainers import titan_cpu
 
     titan_cpu.install()
