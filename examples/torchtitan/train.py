@@ -56,7 +56,7 @@ class Tokens(BaseDataLoader):
         self.mine = slice(dp_rank * local_batch_size, (dp_rank + 1) * local_batch_size)
 
     def __iter__(self):
-        torch.manual_seed(0)
+        torch.manual_seed(1)
         while True:
             tokens = torch.randint(256, self.shape)
             positions = torch.arange(self.shape[1] - 1).repeat(len(tokens), 1)

@@ -51,6 +51,13 @@ PROGRAMS: tuple[Program, ...] = (
         Edit(_IN_CONFIG, "        activation_checkpoint=FullAC.Config(),\n" + _IN_CONFIG),
     ),
     _strategy(
+        "chunked-loss",
+        Edit("import IGNORE_INDEX, CrossEntropyLoss", "import *"),
+        Edit("loss=CrossEntropyLoss", "loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss"),
+        Edit("spec.model.vocab_size)", "spec.model.vocab_size))"),
+    ),
+    _strategy("full-dtensor", split_edits=(Edit('"partial_dtensor"', '"full_dtensor"'),)),
+    _strategy(
         "hsdp",
         split_edits=(Edit(_PARALLELISM, _PARALLELISM + "data_parallel_replicate_degree=2, "),),
     ),
@@ -89,6 +96,10 @@ def forward(linear, x):
     out = torch.nn.functional.linear(x.to_local(), weight.to_local())
     return DTensor.from_local(out, weight.device_mesh, [Shard(2)])
 """
+_USED = """
+linear = trainer.model_parts[0].layers["1"].feed_forward.w1
+linear.forward = forward.__get__(linear)
+"""
 
 WRONG: tuple[Wrong, ...] = (
     Wrong(
@@ -111,6 +122,16 @@ WRONG: tuple[Wrong, ...] = (
         title="rank 1 has another learning rate",
         edits=(Edit("lr=1e-3", 'lr=1e-3 * (1 + int(os.environ["RANK"]))'),),
         expected=(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),),
+    ),
+    Wrong(
+        name="torchtitan/tp/no-grad-placements",
+        program="torchtitan/tp",
+        title="TT#1805: a linear layer's local input gets a local gradient, which nobody adds up",
+        edits=(
+            _patched(_NO_GRAD_PLACEMENTS),
+            Edit("model, losses =", _USED + "model, losses ="),
+        ),
+        expected=(Blame.of("layers.1.feed_forward.w1", phase=Phase.BACKWARD),),
     ),
     Wrong(
         name="torchtitan/accumulation-4/overwritten",
