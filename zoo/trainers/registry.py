@@ -12,8 +12,10 @@ from zoo.trainers import torch_loop, torchtitan
 class Trainer(Protocol):
     """A module of this package: one trainer."""
 
-    PROGRAMS: tuple[Program, ...]
-    WRONG: tuple[Wrong, ...]
+    @property
+    def PROGRAMS(self) -> tuple[Program, ...]: ...  # noqa: N802
+    @property
+    def WRONG(self) -> tuple[Wrong, ...]: ...  # noqa: N802
 
 
 _TRAINERS: tuple[Trainer, ...] = (torch_loop, torchtitan)

@@ -35,7 +35,7 @@ def _strategy(
     )
 
 
-PROGRAMS: tuple[Program, ...] = (
+PROGRAMS = (
     _strategy("fsdp2"),
     _strategy("tp", split=("--tp", "2")),
     _strategy("fsdp2-tp", split=("--tp", "2"), ranks=4),
@@ -56,7 +56,6 @@ PROGRAMS: tuple[Program, ...] = (
         Edit("loss=CrossEntropyLoss", "loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss"),
         Edit("spec.model.vocab_size)", "spec.model.vocab_size))"),
     ),
-    _strategy("full-dtensor", split_edits=(Edit('"partial_dtensor"', '"full_dtensor"'),)),
     _strategy(
         "hsdp",
         split_edits=(Edit(_PARALLELISM, _PARALLELISM + "data_parallel_replicate_degree=2, "),),
@@ -101,7 +100,7 @@ linear = trainer.model_parts[0].layers["1"].feed_forward.w1
 linear.forward = forward.__get__(linear)
 """
 
-WRONG: tuple[Wrong, ...] = (
+WRONG = (
     Wrong(
         name="torchtitan/fsdp2/mean-of-means",
         program="torchtitan/fsdp2",
