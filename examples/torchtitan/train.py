@@ -60,7 +60,7 @@ class Tokens(BaseDataLoader):
         while True:
             tokens = torch.randint(256, self.shape)
             positions = torch.arange(self.shape[1] - 1).repeat(len(tokens), 1)
-            prompt = positions < torch.randint(16, (len(tokens), 1))
+            prompt = positions < torch.randint(30, (len(tokens), 1))
             labels = tokens[:, 1:].masked_fill(prompt, IGNORE_INDEX)[self.mine]
             yield {"input": tokens[self.mine, :-1], "positions": positions[self.mine]}, labels
 
