@@ -25,6 +25,7 @@ from ttrace.errors import TTraceError
 from ttrace.lab.functions import WorkerPool
 from zoo.programs.program import Program, Wrong
 from zoo.programs.trial import try_program, try_wrong
+from zoo.trainers import titan_cpu
 from zoo.trainers.bitwise import is_unchanged
 from zoo.trainers.registry import strategies, wrong_strategies
 from zoo.trials import Trials
@@ -67,6 +68,8 @@ def trainers_pool() -> WorkerPool:
         for name in _FRAMEWORKS:
             if importlib.util.find_spec(name):
                 importlib.import_module(name)
+        if all(map(importlib.util.find_spec, titan_cpu.NEEDS)) and not torch.cuda.is_available():
+            titan_cpu.install()
     return worker_pool(2, fresh=True)
 
 
