@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -67,6 +68,9 @@ def trainers_pool() -> WorkerPool:
         for name in _FRAMEWORKS:
             if importlib.util.find_spec(name):
                 importlib.import_module(name)
+    if "deepspeed.ops" in sys.modules:
+        ops: Any = sys.modules["deepspeed.ops"]
+        ops.__compatible_ops__ = {**ops.__compatible_ops__, "deepspeed_shm_comm": False}
     return worker_pool(2, fresh=True)
 
 

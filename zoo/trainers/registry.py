@@ -6,7 +6,7 @@ import importlib.util
 from typing import Protocol
 
 from zoo.programs.program import Program, Wrong
-from zoo.trainers import torch_loop
+from zoo.trainers import deepspeed, torch_loop
 
 
 class Trainer(Protocol):
@@ -16,7 +16,7 @@ class Trainer(Protocol):
     WRONG: tuple[Wrong, ...]
 
 
-_TRAINERS: tuple[Trainer, ...] = (torch_loop,)
+_TRAINERS: tuple[Trainer, ...] = (torch_loop, deepspeed)
 
 
 def strategies() -> dict[str, Program]:
