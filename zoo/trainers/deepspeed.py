@@ -4,28 +4,133 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zoo.programs.program import Program, Run, Wrong
+from ttrace.core.blame import Blame, Phase, Stage
+from zoo.programs.program import Edit, Program, Run, Wrong
 
 _FOLDER = Path(__file__).parents[2] / "examples" / "deepspeed"
 
 
-def _program(strategy: str, zero: int, *words: str, steps: int = 2) -> Program:
-    """ZeRO on two ranks against no ZeRO on one."""
+def _program(strategy: str, zero: int, *words: str, against: int = 0) -> Program:
+    """ZeRO on two ranks against a stage on one rank that computes the same."""
     return Program(
         name=f"deepspeed/{strategy}",
         style="deepspeed",
-        reference=Run("train", words=("--zero", "0", *words), folder=_FOLDER),
+        reference=Run("train", words=("--zero", str(against), *words), folder=_FOLDER),
         candidate=Run("train", ranks=2, words=("--zero", str(zero), *words), folder=_FOLDER),
-        steps=steps,
+        steps=2,
         needs=("deepspeed",),
     )
 
 
 PROGRAMS = (
     *(_program(f"zero{stage}", stage) for stage in range(4)),
-    *(_program(f"zero{stage}-bf16", stage, "--bf16") for stage in range(4)),
+    _program("zero0-bf16", 0, "--bf16"),
+    # In bf16 without ZeRO, DeepSpeed 0.19.8 makes a step of the optimizer before the first one.
+    *(_program(f"zero{stage}-bf16", stage, "--bf16", against=1) for stage in (1, 2, 3)),
     *(_program(f"zero{stage}-accumulation-4", stage, "--accumulate", "4") for stage in (2, 3)),
     *(_program(f"zero{stage}-clipping", stage, "--clip", "0.5") for stage in (0, 2, 3)),
+    Program(
+        name="deepspeed/pipeline",
+        style="deepspeed",
+        reference=Run("pipeline", folder=_FOLDER),
+        candidate=Run("pipeline", ranks=2, folder=_FOLDER),
+        steps=2,
+        needs=("deepspeed",),
+    ),
 )
 
-WRONG: tuple[Wrong, ...] = ()
+_ATTACHED = "tracer = ttrace.attach(model)\n"
+
+
+def _patched(*lines: str) -> tuple[Edit, ...]:
+    """The framework with a mistake in it, from before the first step on."""
+    return (Edit(_ATTACHED, "\n".join((*lines, _ATTACHED))),)
+
+
+WRONG = (
+    Wrong(
+        name="deepspeed/zero2/no-reduction",
+        program="deepspeed/zero2",
+        title="gradients are divided by the number of ranks and never summed",
+        edits=_patched("model.optimizer.average_tensor = lambda bucket, _: bucket.div_(world)"),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
+    ),
+    Wrong(
+        name="deepspeed/zero2/stale-partition",
+        program="deepspeed/zero2",
+        title="updated partitions are not brought to the other ranks",
+        edits=_patched(
+            "from deepspeed.runtime.zero import stage_1_and_2",
+            "stage_1_and_2.all_gather_dp_groups = lambda **_: None",
+        ),
+        expected=(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),),
+    ),
+    Wrong(
+        name="deepspeed/zero2-clipping/norm-of-a-partition",
+        program="deepspeed/zero2-clipping",
+        title="every rank clips by the norm of its own partition",
+        edits=_patched(
+            "model.optimizer.get_grad_norm_direct = lambda gradients, _: (",
+            "    torch.stack([g.norm() for g in gradients]).norm())",
+        ),
+        expected=(Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),),
+    ),
+    Wrong(
+        name="deepspeed/zero3-clipping/norm-of-a-partition",
+        program="deepspeed/zero3-clipping",
+        title="every rank clips by the norm of what it holds",
+        edits=_patched(
+            "model.optimizer.get_grad_norm_direct = lambda gradients, _: (",
+            "    torch.stack([g.norm() for g in gradients]).norm())",
+        ),
+        expected=(Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),),
+    ),
+    Wrong(
+        name="deepspeed/zero2-bf16/step-before-the-first",
+        program="deepspeed/zero2-bf16",
+        title="without ZeRO the optimizer has made a step with zero gradients already",
+        edits=(Edit('"stage": options.zero', '"stage": 0'),),
+        expected=(Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS),),
+    ),
+    Wrong(
+        name="deepspeed/zero3/stale-parameters",
+        program="deepspeed/zero3",
+        title="small parameters, which stay gathered, are not gathered again after the step",
+        edits=_patched("model.optimizer.persistent_parameters = []"),
+        expected=(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),),
+    ),
+    Wrong(
+        name="deepspeed/zero3/learning-rate-of-a-rank",
+        program="deepspeed/zero3",
+        title="rank 1 has twice the learning rate",
+        edits=(Edit("lr=1e-3", "lr=1e-3 * (1 + rank)"),),
+        expected=(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),),
+    ),
+    Wrong(
+        name="deepspeed/zero2-accumulation-4/not-divided",
+        program="deepspeed/zero2-accumulation-4",
+        title="the loss is not divided by the number of microbatches",
+        edits=(Edit("model.backward(loss)", "model.backward(loss, scale_wrt_gas=False)"),),
+        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+    ),
+    Wrong(
+        name="deepspeed/zero3-accumulation-4/last-microbatch",
+        program="deepspeed/zero3-accumulation-4",
+        title="gradients of a microbatch take the place of those before it (DeepSpeed#7981)",
+        edits=(
+            Edit(
+                "            model.step()\n",
+                "            model.step()\n"
+                "            model.optimizer._epilogue_ran_this_backward = False\n",
+            ),
+        ),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
+    ),
+    Wrong(
+        name="deepspeed/pipeline/other-labels",
+        program="deepspeed/pipeline",
+        title="the last stage reads its microbatches in another order",
+        edits=(Edit("in batch)", "in (batch.flip(0) if dist.get_rank() else batch))"),),
+        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+    ),
+)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import nn
 from torch.optim import Optimizer
 
@@ -54,6 +55,11 @@ class DeepSpeedAdapter(Adapter):
         group = self._engine.data_parallel_group
         batch = dist.get_rank(group), dist.get_world_size(group)
         return replace(super().coordinates(), batch=batch)
+
+    def edges(self, module: nn.Module) -> tuple[bool, bool]:
+        if module is self._engine.module and isinstance(self._engine, PipelineEngine):
+            return self._engine.is_first_stage(), self._engine.is_last_stage()
+        return True, True
 
     def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
         owned = self._owned.get(id(parameter.tensor))
