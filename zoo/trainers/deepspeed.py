@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ttrace.core.blame import Blame, Phase, Stage
@@ -10,13 +11,25 @@ from zoo.programs.program import Edit, Program, Run, Wrong
 _FOLDER = Path(__file__).parents[2] / "examples" / "deepspeed"
 
 
-def _program(strategy: str, zero: int, *words: str, against: int = 0) -> Program:
+# Which BF16_Optimizer accumulates, instead of that of ZeRO.
+_FP32 = (
+    Edit(
+        '"bf16": {"enabled": options.bf16},',
+        '"bf16": {"enabled": options.bf16}, "data_types": {"grad_accum_dtype": "fp32"},',
+    ),
+)
+
+
+def _program(
+    strategy: str, zero: int, *words: str, against: int = 0, edits: tuple[Edit, ...] = ()
+) -> Program:
     """ZeRO on two ranks against a stage on one rank that computes the same."""
+    run = Run("train", folder=_FOLDER, edits=edits)
     return Program(
         name=f"deepspeed/{strategy}",
         style="deepspeed",
-        reference=Run("train", words=("--zero", str(against), *words), folder=_FOLDER),
-        candidate=Run("train", ranks=2, words=("--zero", str(zero), *words), folder=_FOLDER),
+        reference=replace(run, words=("--zero", str(against), *words)),
+        candidate=replace(run, ranks=2, words=("--zero", str(zero), *words)),
         steps=2,
         needs=("deepspeed",),
     )
@@ -29,13 +42,17 @@ PROGRAMS = (
     *(_program(f"zero{stage}-bf16", stage, "--bf16", against=1) for stage in (1, 2, 3)),
     *(_program(f"zero{stage}-accumulation-4", stage, "--accumulate", "4") for stage in (2, 3)),
     *(_program(f"zero{stage}-clipping", stage, "--clip", "0.5") for stage in (0, 2, 3)),
-    Program(
-        name="deepspeed/pipeline",
-        style="deepspeed",
-        reference=Run("pipeline", folder=_FOLDER),
-        candidate=Run("pipeline", ranks=2, folder=_FOLDER),
-        steps=2,
-        needs=("deepspeed",),
+    _program("zero1-bf16-fp32-gradients", 1, "--bf16", "--clip", "0.5", against=1, edits=_FP32),
+    *(
+        Program(
+            name=f"deepspeed/{script}",
+            style="deepspeed",
+            reference=Run(script, folder=_FOLDER),
+            candidate=Run(script, ranks=2, folder=_FOLDER),
+            steps=2,
+            needs=("deepspeed",),
+        )
+        for script in ("moe", "pipeline")
     ),
 )
 
@@ -49,10 +66,10 @@ def _patched(*lines: str) -> tuple[Edit, ...]:
 
 WRONG = (
     Wrong(
-        name="deepspeed/zero2/no-reduction",
-        program="deepspeed/zero2",
-        title="gradients are divided by the number of ranks and never summed",
-        edits=_patched("model.optimizer.average_tensor = lambda bucket, _: bucket.div_(world)"),
+        name="deepspeed/zero0/no-reduction",
+        program="deepspeed/zero0",
+        title="gradients are not reduced",
+        edits=_patched("model.allreduce_gradients = lambda: None"),
         expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
     Wrong(
@@ -82,6 +99,17 @@ WRONG = (
         edits=_patched(
             "model.optimizer.get_grad_norm_direct = lambda gradients, _: (",
             "    torch.stack([g.norm() for g in gradients]).norm())",
+        ),
+        expected=(Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),),
+    ),
+    Wrong(
+        name="deepspeed/zero1-bf16-fp32-gradients/norm-of-a-rank",
+        program="deepspeed/zero1-bf16-fp32-gradients",
+        title="ranks do not clip by the same norm (DeepSpeed#1801)",
+        edits=_patched(
+            "from deepspeed.runtime import bf16_optimizer",
+            "norm = bf16_optimizer.get_global_norm_of_tensors",
+            "bf16_optimizer.get_global_norm_of_tensors = lambda **g: norm(**g) * (1 + rank)",
         ),
         expected=(Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),),
     ),
@@ -124,7 +152,7 @@ WRONG = (
                 "            model.optimizer._epilogue_ran_this_backward = False\n",
             ),
         ),
-        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
+        expected=(Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),),
     ),
     Wrong(
         name="deepspeed/pipeline/other-labels",
@@ -132,5 +160,16 @@ WRONG = (
         title="the last stage reads its microbatches in another order",
         edits=(Edit("in batch)", "in (batch.flip(0) if dist.get_rank() else batch))"),),
         expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+    ),
+    Wrong(
+        name="deepspeed/moe/experts-averaged-over-their-group",
+        program="deepspeed/moe",
+        title="gradients of experts are divided by the ranks that hold the same ones alone",
+        edits=_patched(
+            "reduce = model.allreduce_no_retain",
+            "model.allreduce_no_retain = lambda bucket, dp_world_size=None, **others: (",
+            "    reduce(bucket, **others))",
+        ),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
 )

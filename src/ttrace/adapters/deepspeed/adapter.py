@@ -20,10 +20,12 @@ from torch.optim import Optimizer
 from ttrace.adapters.base import (
     Adapter,
     BeforeClip,
+    BoundarySpec,
     Coordinates,
     Parameter,
     ParameterPart,
 )
+from ttrace.adapters.deepspeed.experts import expert_paths, is_of_slots, of_experts
 from ttrace.adapters.deepspeed.partitions import (
     OwnedRange,
     is_gathered,
@@ -31,7 +33,7 @@ from ttrace.adapters.deepspeed.partitions import (
     owned_ranges,
     shard_range,
 )
-from ttrace.adapters.deepspeed.stepping import watch_clipping, watched_optimizers
+from ttrace.adapters.deepspeed.stepping import WholeStep, torch_optimizer, watch_clipping
 from ttrace.adapters.flat import flat_parts
 from ttrace.adapters.leaves import leaves
 from ttrace.core.ids import MASTER, Kind
@@ -50,11 +52,22 @@ class DeepSpeedAdapter(Adapter):
         self._engine = engine
         self._owned = owned_ranges(engine.optimizer)
         self._entered_at = engine.global_steps
+        self._experts = of_experts(engine.module)
 
     def coordinates(self) -> Coordinates:
         group = self._engine.data_parallel_group
         batch = dist.get_rank(group), dist.get_world_size(group)
         return replace(super().coordinates(), batch=batch)
+
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        yield from expert_paths(super().modules())
+
+    def boundary(
+        self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> BoundarySpec | None:
+        if id(module) in self._experts or is_of_slots(module, kind, slot):
+            return None
+        return super().boundary(module, kind, slot, tensor)
 
     def edges(self, module: nn.Module) -> tuple[bool, bool]:
         if module is self._engine.module and isinstance(self._engine, PipelineEngine):
@@ -124,8 +137,10 @@ class DeepSpeedAdapter(Adapter):
 
     def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
         """Those of the engine, whatever of it was given."""
-        self._behind = watched_optimizers(self._engine.optimizer)
-        return self._behind
+        outer = self._engine.optimizer
+        inner = torch_optimizer(outer)
+        self._behind = () if inner is None else (inner,)
+        return self._behind if inner is None or inner is outer else (WholeStep(outer, inner),)
 
     def has_gradients(self) -> bool:
         """Gradients wait in buffers of every kind until the engine makes its step."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from deepspeed.runtime import bf16_optimizer, engine
@@ -31,7 +31,7 @@ _CLIPPING = (
 )
 
 
-class WholeStep:
+class WholeStep(Optimizer):
     """Stands for a torch optimizer whose step is a part of DeepSpeed's.
 
     Who waits for a step is told before the torch optimizer's, once for each group that it is given,
@@ -39,26 +39,23 @@ class WholeStep:
     """
 
     def __init__(self, outer: Any, inner: Optimizer) -> None:
+        # Not that of the class: it has no parameters, and nobody steps it.
         self._outer, self._inner = outer, inner
         self._is_made = False
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self._inner.param_groups
-
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
-        def before(_: Optimizer, args: Any, kwargs: Any) -> Any:
+        def before(inner: Optimizer, args: Any, kwargs: Any) -> Any:
             self._is_made = True
-            return hook(self, args, kwargs)
+            return hook(inner, args, kwargs)
 
         return self._inner.register_step_pre_hook(before)
 
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> ExitStack:
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
         def step(original: Any, *args: Any, **kwargs: Any) -> Any:
             self._is_made = False
             result = original(*args, **kwargs)
             if self._is_made:
-                hook(self, args, kwargs)
+                hook(self._inner, args, kwargs)
             return result
 
         removable = _Removable()
@@ -71,12 +68,10 @@ class _Removable(ExitStack):
         self.close()
 
 
-def watched_optimizers(outer: Any) -> tuple[Optimizer, ...]:
-    """The torch optimizers of an engine, each with the step that it belongs to."""
-    if isinstance(outer, Optimizer):
-        return (outer,)
-    inner = getattr(outer, "optimizer", None)
-    return (cast(Optimizer, WholeStep(outer, inner)),) if isinstance(inner, Optimizer) else ()
+def torch_optimizer(outer: Any) -> Optimizer | None:
+    """The one that makes the updates of an engine's optimizer."""
+    found = outer if isinstance(outer, Optimizer) else getattr(outer, "optimizer", None)
+    return found if isinstance(found, Optimizer) else None
 
 
 @contextmanager
