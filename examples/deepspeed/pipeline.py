@@ -36,6 +36,8 @@ def microbatches(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 module = PipelineModule(layers, num_stages=dist.get_world_size(), loss_fn=loss_of)
+for parameter in module.parameters():  # or DeepSpeed clips by the norm of the first stage
+    parameter.model_parallel = True
 config = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}
 optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
 model, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from ttrace.core.blame import Blame, Phase, Stage
 from zoo.programs.program import Edit, Program, Run, Wrong
+from zoo.trainers import EXAMPLES
 
-_FOLDER = Path(__file__).parents[2] / "examples" / "deepspeed"
-
-
+_FOLDER = EXAMPLES / "deepspeed"
 # Which BF16_Optimizer accumulates, instead of that of ZeRO.
 _FP32 = (
     Edit(
@@ -35,7 +33,7 @@ def _program(
     )
 
 
-PROGRAMS = (
+PROGRAMS: tuple[Program, ...] = (
     *(_program(f"zero{stage}", stage) for stage in range(4)),
     _program("zero0-bf16", 0, "--bf16"),
     # In bf16 without ZeRO, DeepSpeed 0.19.8 makes a step of the optimizer before the first one.
@@ -64,7 +62,7 @@ def _patched(*lines: str) -> tuple[Edit, ...]:
     return (Edit(_ATTACHED, "\n".join((*lines, _ATTACHED))),)
 
 
-WRONG = (
+WRONG: tuple[Wrong, ...] = (
     Wrong(
         name="deepspeed/zero0/no-reduction",
         program="deepspeed/zero0",
@@ -121,10 +119,12 @@ WRONG = (
         expected=(Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS),),
     ),
     Wrong(
-        name="deepspeed/zero3/stale-parameters",
+        name="deepspeed/zero3/stale-partition",
         program="deepspeed/zero3",
-        title="small parameters, which stay gathered, are not gathered again after the step",
-        edits=_patched("model.optimizer.persistent_parameters = []"),
+        title="what the optimizer updated is not copied into the partitions",
+        edits=_patched(
+            "model.optimizer._reassign_or_swap_out_partitioned_parameters = lambda _: None"
+        ),
         expected=(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE),),
     ),
     Wrong(
@@ -160,6 +160,13 @@ WRONG = (
         title="the last stage reads its microbatches in another order",
         edits=(Edit("in batch)", "in (batch.flip(0) if dist.get_rank() else batch))"),),
         expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+    ),
+    Wrong(
+        name="deepspeed/pipeline/norm-of-the-first-stage",
+        program="deepspeed/pipeline",
+        title="the norm is that of the first stage alone, as DeepSpeed 0.19.8 makes it by itself",
+        edits=(Edit("parameter.model_parallel = True", "parameter.model_parallel = False"),),
+        expected=(Blame.at(Stage.GRADIENT_CLIPPING, Phase.GRADIENT_NORM),),
     ),
     Wrong(
         name="deepspeed/moe/experts-averaged-over-their-group",

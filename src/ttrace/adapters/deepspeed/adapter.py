@@ -79,7 +79,9 @@ class DeepSpeedAdapter(Adapter):
         if kind is Kind.OPTIMIZER and owned is not None:
             yield from self._state(parameter, owned)
         elif kind in _GRADIENTS and owned is not None:
-            if (gradient := owned.gradient()) is not None:
+            if owned.whole is not None:
+                yield ParameterPart(slot=parameter.name, tensor=owned.whole)
+            elif (gradient := owned.gradient()) is not None:
                 yield from _range_parts(parameter.name, gradient, parameter.tensor, owned)
         elif kind is Kind.OPTIMIZER or kind in _GRADIENTS:
             yield from super().parts(kind, parameter)
@@ -111,9 +113,11 @@ class DeepSpeedAdapter(Adapter):
     def filled(self, kind: Kind, parameter: Parameter) -> None:
         """Ranges of it stand elsewhere too: with ZeRO 3, and in fp32 beside a parameter in fp32."""
         tensor: Any = parameter.tensor
+        owned = self._owned.get(id(tensor))
+        if kind in _GRADIENTS and owned is not None:
+            owned.hand_over()
         if kind not in (Kind.PARAM, Kind.PARAM_AFTER):
             return
-        owned = self._owned.get(id(tensor))
         if is_sharded(tensor) and is_gathered(tensor):
             start, stop = shard_range(tensor)
             tensor.ds_tensor.view(-1)[: stop - start].copy_(tensor.detach().view(-1)[start:stop])

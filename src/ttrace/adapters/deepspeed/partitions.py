@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ class OwnedRange:
     """Elements `start` to `stop` of a flattened parameter, from `offset` on in `main`.
 
     `main` is what the torch optimizer updates; `waiting` is the range's gradient before that.
+    `whole` is the gradient of the whole parameter, where all ranks keep that.
     """
 
     main: torch.Tensor
@@ -39,10 +39,16 @@ class OwnedRange:
     start: int
     stop: int
     waiting: Waiting
+    whole: torch.Tensor | None = None
 
     def of(self, value: torch.Tensor) -> torch.Tensor:
         """The range in something like `main`: itself, its gradient or its state."""
         return value.detach().view(-1)[self.offset : self.offset + self.stop - self.start]
+
+    def hand_over(self) -> None:
+        """Of a gradient that is kept whole, give the range to the torch optimizer again."""
+        if self.whole is not None and self.main.grad is not None:
+            self.of(self.main.grad).copy_(self.whole.view(-1)[self.start : self.stop])
 
     def gradient(self) -> torch.Tensor | None:
         if self.main.grad is not None:
@@ -104,12 +110,7 @@ def _bf16_groups(optimizer: Any) -> _Found:
         ):
             main = optimizer.fp32_groups_flat_partition[index]
             found = _linked(parameter, main, lambda: None)
-            mine = gradient.view(-1)[found.start : found.stop]
-            yield parameter, replace(found, waiting=partial(_same, mine))
-
-
-def _same(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient
+            yield parameter, replace(found, whole=gradient.view(parameter.shape))
 
 
 def _linked(parameter: Any, main: torch.Tensor, waiting: Waiting) -> OwnedRange:
