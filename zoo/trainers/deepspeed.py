@@ -139,7 +139,7 @@ WRONG: tuple[Wrong, ...] = (
         program="deepspeed/zero2-accumulation-4",
         title="the loss is not divided by the number of microbatches",
         edits=(Edit("model.backward(loss)", "model.backward(loss, scale_wrt_gas=False)"),),
-        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
+        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
     ),
     Wrong(
         name="deepspeed/zero3-accumulation-4/last-microbatch",
@@ -153,13 +153,6 @@ WRONG: tuple[Wrong, ...] = (
             ),
         ),
         expected=(Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT),),
-    ),
-    Wrong(
-        name="deepspeed/pipeline/other-labels",
-        program="deepspeed/pipeline",
-        title="the last stage reads its microbatches in another order",
-        edits=(Edit("in batch)", "in (batch.flip(0) if dist.get_rank() else batch))"),),
-        expected=(Blame.at(Stage.LOSS, Phase.FORWARD),),
     ),
     Wrong(
         name="deepspeed/pipeline/norm-of-the-first-stage",
