@@ -44,7 +44,8 @@ torch.manual_seed(0)
 model = Mixture()
 groups = [{"params": list(model.parameters()), "name": "all"}]
 optimizer = torch.optim.AdamW(split_params_into_different_moe_groups_for_optimizer(groups), lr=1e-3)
-config = {"train_micro_batch_size_per_gpu": 16 // world}
+# Clipping would be by the mean of the norms of all ranks, each with its own experts.
+config = {"train_micro_batch_size_per_gpu": 16 // world, "gradient_clipping": 0.0}
 model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 tracer = ttrace.attach(model)
 
