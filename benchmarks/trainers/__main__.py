@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -70,6 +71,9 @@ def trainers_pool() -> WorkerPool:
                 importlib.import_module(name)
         if all(map(importlib.util.find_spec, titan_cpu.NEEDS)) and not torch.cuda.is_available():
             titan_cpu.install()
+    if "deepspeed.ops" in sys.modules:  # it would compile one to send tensors in shared memory
+        ops: Any = sys.modules["deepspeed.ops"]
+        ops.__compatible_ops__ = {**ops.__compatible_ops__, "deepspeed_shm_comm": False}
     return worker_pool(2, fresh=True)
 
 

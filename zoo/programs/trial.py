@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ttrace.core.ids import Kind
+from ttrace.core.ids import MASTER, Kind
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.lab.run import Function
 from zoo.programs.program import Program, Run, Wrong
@@ -33,7 +33,7 @@ def unjudged(result: CheckResult) -> tuple[str, ...]:
     parameters = {of: found for of, found in kinds.items() if Kind.PARAM in found}
     for (module, slot), found in parameters.items():
         name = f"{module}.{slot}".lstrip(".")
-        if not found & _GRADIENTS:
+        if not found & _GRADIENTS and not slot.endswith(MASTER):
             open_.append(f"gradient of {name}")
         if Kind.PARAM_AFTER not in found:
             open_.append(f"update of {name}")

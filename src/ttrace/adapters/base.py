@@ -250,6 +250,20 @@ class Parameters(Naming):
         """The tensor in the optimizer's groups that stands for it. Default: the parameter."""
         return parameter
 
+    def is_updated_later(self, parameter: nn.Parameter) -> bool:
+        """Whether its optimizer, which begins a step, leaves it to one that follows.
+
+        Frameworks give an optimizer one group after the other. Default: it never does.
+        """
+        return False
+
+    def filled(self, kind: Kind, parameter: Parameter) -> None:
+        """Other values were written into its parts: they go where copies of them stand.
+
+        Default: there are no copies.
+        """
+        return
+
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         """The layout of a parameter's gradient before any reduction. Default: not known."""
         return None

@@ -8,6 +8,7 @@ of an optimizer's groups, and of modules the floating-point ones.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any
@@ -42,12 +43,12 @@ class Hyperparameters:
                     self._keep(step, Owner.MODULE, name, path, value)
 
     def of_optimizer(self, step: int, optimizer: Optimizer) -> None:
-        names = {
-            id(self._adapter.updated(parameter.tensor)): f"{parameter.module}.{parameter.name}"
-            for parameter in self._adapter.parameters()
-        }
+        names: dict[int, list[str]] = defaultdict(list)  # one tensor may stand for several
+        for parameter in self._adapter.parameters():
+            updated = self._adapter.updated(parameter.tensor)
+            names[id(updated)].append(f"{parameter.module}.{parameter.name}".lstrip("."))
         for group in optimizer.param_groups:
-            owned = [names[id(p)].lstrip(".") for p in group["params"] if id(p) in names]
+            owned = [name for p in group["params"] for name in names.get(id(p), ())]
             for name, value in _of_group(group):
                 for owner in owned:
                     self._keep(step, Owner.PARAMETER, name, owner, value)

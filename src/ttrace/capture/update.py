@@ -175,7 +175,8 @@ class Update:
 
     def _meet(self, optimizer: Optimizer) -> None:
         """Record the gradients that this optimizer is given; its update comes next."""
-        owned = self._parameters_of(optimizer)
+        later = self._context.adapter.is_updated_later
+        owned = [p for p in self._parameters_of(optimizer) if not later(p.tensor)]
         self._take_gradients(owned)
         self._give_gradients(owned)
         self._tell_regrouping(is_updating=True)
@@ -289,6 +290,8 @@ class Update:
             if self._overwriter is not None:
                 noisy = kind in _MADE_NOISY
                 self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=layout)
+        if self._overwriter is not None:
+            self._context.adapter.filled(kind, parameter)
         return found
 
     def _compare_with_before(self, id_: TensorId, digest: str) -> None:

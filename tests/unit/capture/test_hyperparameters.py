@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.support import tiny_train
+from ttrace.adapters.base import Adapter
 from ttrace.adapters.registry import find_adapter
 from ttrace.capture.clipping import watch_clipping, watch_scaling
 from ttrace.capture.hyperparameters import Hyperparameters
@@ -93,3 +94,20 @@ def test_are_in_the_trace_of_a_run(tmp_path: Path) -> None:
     }
     assert told["betas"].values == (0.9, 0.999)
     assert told["scale"].owned == ("second",)
+
+
+class Flat(Adapter):
+    """One tensor is updated for all parameters, as under ZeRO."""
+
+    name = "flat"
+    flat = nn.Parameter(torch.zeros(4))
+
+    def updated(self, parameter: nn.Parameter) -> torch.Tensor:
+        return self.flat
+
+
+def test_of_one_tensor_belong_to_every_parameter_that_it_stands_for() -> None:
+    hyper = Hyperparameters(Flat(nn.Linear(2, 2)))
+    hyper.of_optimizer(0, torch.optim.SGD([Flat.flat], lr=0.5))
+    (rate,) = (each for each in hyper.found() if each.name == "lr")
+    assert rate.owned == ("weight", "bias")

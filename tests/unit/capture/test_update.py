@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_
 
 from tests.support.capturing import Recorded, attach, record
+from ttrace.adapters.base import Adapter
+from ttrace.adapters.registry import registered
 from ttrace.capture.tracer import OffTracer
 
 BY_NORM: dict[str, Callable[[Any], object]] = {
@@ -222,6 +225,38 @@ class TestClosures:
         assert trace.summary.faults == ()
         (note,) = trace.summary.notes
         assert "the first evaluation is compared" in note
+
+
+class InTurns(Adapter):
+    """Gives its optimizer one layer after the other, as DeepSpeed does, clipped just before."""
+
+    name = "in turns"
+    turn: nn.Module
+
+    def is_updated_later(self, parameter: nn.Parameter) -> bool:
+        return all(parameter is not own for own in self.turn.parameters())
+
+
+class TestGroupsInTurns:
+    def test_each_parameter_has_the_gradients_of_its_own_turn(
+        self, model: Any, tmp_path: Path
+    ) -> None:
+        adapter = InTurns(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step() -> None:
+            model(torch.ones(2, 4)).square().mean().backward()
+            for adapter.turn in model:
+                clip_grad_norm_(adapter.turn.parameters(), 0.01)
+                optimizer.step()
+
+        framework = SimpleNamespace(matches=lambda _: True, make=lambda _: adapter)
+        with registered("turns", framework):
+            trace = record(tmp_path, model, step, optimizer)
+        for layer in "01":
+            clipped = trace.value(f"{layer}:clipped_grad.weight")
+            assert torch.equal(clipped, model[int(layer)].weight.grad)
+            assert clipped.norm() < trace.value(f"{layer}:main_grad.weight").norm()
 
 
 class TestSeveralOptimizers:

@@ -1,10 +1,45 @@
-"""DeepSpeed: what a rank holds of parameters, gradients and states under ZeRO."""
+"""DeepSpeed: what a rank holds of parameters, gradients and states under ZeRO.
+
+Imported only for an engine of deepspeed.initialize. Modules are those of the model that a person
+wrote; ZeRO 3 leaves their parameters empty except while a module runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
-from ttrace.adapters.base import Adapter
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from torch import nn
+from torch.optim import Optimizer
+
+from ttrace.adapters.base import (
+    Adapter,
+    BeforeClip,
+    BoundarySpec,
+    Coordinates,
+    Parameter,
+    ParameterPart,
+)
+from ttrace.adapters.deepspeed.experts import expert_paths, is_of_slots, of_experts
+from ttrace.adapters.deepspeed.partitions import (
+    OwnedRange,
+    is_gathered,
+    is_sharded,
+    owned_ranges,
+    shard_range,
+)
+from ttrace.adapters.deepspeed.stepping import WholeStep, torch_optimizer, watch_clipping
+from ttrace.adapters.flat import flat_parts
+from ttrace.adapters.leaves import leaves
+from ttrace.core.ids import MASTER, Kind
+from ttrace.core.layout import Layout
+
+_GRADIENTS = (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
 
 
 class DeepSpeedAdapter(Adapter):
@@ -15,3 +50,118 @@ class DeepSpeedAdapter(Adapter):
     def __init__(self, engine: Any) -> None:
         super().__init__(engine.module)
         self._engine = engine
+        self._owned = owned_ranges(engine.optimizer)
+        self._entered_at = engine.global_steps
+        self._experts = of_experts(engine.module)
+
+    def coordinates(self) -> Coordinates:
+        group = self._engine.data_parallel_group
+        batch = dist.get_rank(group), dist.get_world_size(group)
+        return replace(super().coordinates(), batch=batch)
+
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        yield from expert_paths(super().modules())
+
+    def boundary(
+        self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
+    ) -> BoundarySpec | None:
+        if id(module) in self._experts or is_of_slots(module, kind, slot):
+            return None
+        return super().boundary(module, kind, slot, tensor)
+
+    def edges(self, module: nn.Module) -> tuple[bool, bool]:
+        if module is self._engine.module and isinstance(self._engine, PipelineEngine):
+            return self._engine.is_first_stage(), self._engine.is_last_stage()
+        return True, True
+
+    def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
+        owned = self._owned.get(id(parameter.tensor))
+        if kind is Kind.OPTIMIZER and owned is not None:
+            yield from self._state(parameter, owned)
+        elif kind in _GRADIENTS and owned is not None:
+            if owned.whole is not None:
+                yield ParameterPart(slot=parameter.name, tensor=owned.whole)
+            elif (gradient := owned.gradient()) is not None:
+                yield from _range_parts(parameter.name, gradient, parameter.tensor, owned)
+        elif kind is Kind.OPTIMIZER or kind in _GRADIENTS:
+            yield from super().parts(kind, parameter)
+        else:
+            yield from self._values(kind, parameter)
+            if owned is not None and owned.main.dtype != parameter.tensor.dtype:
+                main = owned.of(owned.main)
+                yield from _range_parts(f"{parameter.name}{MASTER}", main, parameter.tensor, owned)
+
+    def _values(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
+        """All of it, or the range that this rank holds while the parameter is empty."""
+        tensor: Any = parameter.tensor
+        if not is_sharded(tensor) or is_gathered(tensor):
+            yield from super().parts(kind, parameter)
+            return
+        start, stop = shard_range(tensor)
+        held, shape = tensor.ds_tensor.detach().view(-1), tuple(tensor.ds_shape)
+        for part, layout in flat_parts(held, Layout.full(shape), shape, start, stop):
+            yield ParameterPart(slot=parameter.name, tensor=part, layout=layout)
+
+    def _state(self, parameter: Parameter, owned: OwnedRange) -> Iterator[ParameterPart]:
+        state = self._engine.optimizer.optimizer.state.get(owned.main, {})
+        for slot, value in leaves(state, parameter.name):
+            if value.shape != owned.main.shape:
+                yield ParameterPart(slot=slot, tensor=value)  # a count of steps
+            else:
+                yield from _range_parts(slot, owned.of(value), parameter.tensor, owned)
+
+    def filled(self, kind: Kind, parameter: Parameter) -> None:
+        """Ranges of it stand elsewhere too: with ZeRO 3, and in fp32 beside a parameter in fp32."""
+        tensor: Any = parameter.tensor
+        owned = self._owned.get(id(tensor))
+        if kind in _GRADIENTS and owned is not None:
+            owned.hand_over()
+        if kind not in (Kind.PARAM, Kind.PARAM_AFTER):
+            return
+        if is_sharded(tensor) and is_gathered(tensor):
+            start, stop = shard_range(tensor)
+            tensor.ds_tensor.view(-1)[: stop - start].copy_(tensor.detach().view(-1)[start:stop])
+        if owned is not None and owned.main.dtype == tensor.dtype:
+            held = tensor.ds_tensor if is_sharded(tensor) else tensor
+            first = 0 if is_sharded(tensor) else owned.start
+            mine = held.detach().view(-1)[first : first + owned.stop - owned.start]
+            owned.of(owned.main).copy_(mine)
+
+    def updated(self, parameter: nn.Parameter) -> torch.Tensor:
+        owned = self._owned.get(id(parameter))
+        return parameter if owned is None else owned.main
+
+    def is_updated_later(self, parameter: nn.Parameter) -> bool:
+        """The torch optimizer is given one group of parameters after the other."""
+        owned = self._owned.get(id(parameter))
+        if owned is None:
+            return False
+        given = self._engine.optimizer.optimizer.param_groups
+        return all(tensor is not owned.main for group in given for tensor in group["params"])
+
+    def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
+        """Those of the engine, whatever of it was given."""
+        outer = self._engine.optimizer
+        inner = torch_optimizer(outer)
+        self._behind = () if inner is None else (inner,)
+        return self._behind if inner is None or inner is outer else (WholeStep(outer, inner),)
+
+    def has_gradients(self) -> bool:
+        """Gradients wait in buffers of every kind until the engine makes its step."""
+        return bool(self._engine.global_steps == self._entered_at)
+
+    @contextmanager
+    def tracking(self) -> Iterator[None]:
+        self._entered_at = self._engine.global_steps
+        yield
+
+    def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
+        return watch_clipping(self._engine.optimizer, before)
+
+
+def _range_parts(
+    slot: str, values: torch.Tensor, parameter: Any, owned: OwnedRange
+) -> Iterator[ParameterPart]:
+    shape = tuple(parameter.ds_shape if is_sharded(parameter) else parameter.shape)
+    for part, layout in flat_parts(values, Layout.full(shape), shape, owned.start, owned.stop):
+        yield ParameterPart(slot=slot, tensor=part, layout=layout)
