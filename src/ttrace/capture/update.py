@@ -52,6 +52,7 @@ class Update:
         self._context = context
         self._weights = weights
         self._optimizers = context.adapter.optimizers(optimizers)
+        self.optimizers = tuple(type(each).__qualname__ for each in self._optimizers)
         self._overwriter = overwriter
         self._regrouping = regrouping
         self._outside = outside
@@ -72,10 +73,6 @@ class Update:
                 optimizer.register_step_post_hook(self._after_update),
             )
         ]
-
-    @property
-    def optimizers(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(type(each).__qualname__ for each in self._optimizers))
 
     def begin(self) -> None:
         self._changed = False
@@ -175,8 +172,7 @@ class Update:
 
     def _meet(self, optimizer: Optimizer) -> None:
         """Record the gradients that this optimizer is given; its update comes next."""
-        later = self._context.adapter.is_updated_later
-        owned = [p for p in self._parameters_of(optimizer) if not later(p.tensor)]
+        owned = self._parameters_of(optimizer)
         self._take_gradients(owned)
         self._give_gradients(owned)
         self._tell_regrouping(is_updating=True)
@@ -197,7 +193,8 @@ class Update:
 
     def _parameters_of(self, optimizer: Optimizer) -> list[Parameter]:
         """All parameters where the optimizer works alone, or on tensors of its own."""
-        everything = list(self._context.adapter.parameters())
+        adapter = self._context.adapter
+        everything = [p for p in adapter.parameters() if not adapter.is_updated_later(p.tensor)]
         if len(self._optimizers) == 1:
             return everything
         ids = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
@@ -272,7 +269,8 @@ class Update:
         found = 0
         if self._context.number is None:
             return found
-        for parameter in self._context.adapter.parameters() if parameters is None else parameters:
+        adapter = self._context.adapter
+        for parameter in adapter.parameters() if parameters is None else parameters:
             where = str(self._context.id(parameter.module, kind, parameter.name))
             take = partial(self._take, kind, parameter)
             found += self._context.recorder.guarded(where, take) or 0
