@@ -170,6 +170,13 @@ WRONG: tuple[Wrong, ...] = (
             "model.allreduce_no_retain = lambda bucket, dp_world_size=None, **others: (",
             "    reduce(bucket, **others))",
         ),
-        expected=(Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),),
+        expected=tuple(
+            Blame.of(
+                f"moe.deepspeed_moe.experts.deepspeed_experts.{expert}.{layer}",
+                phase=Phase.GRADIENT_REDUCTION,
+            )
+            for expert in range(4)
+            for layer in (0, 2)
+        ),
     ),
 )

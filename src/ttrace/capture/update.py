@@ -286,8 +286,7 @@ class Update:
             if record is not None and record.location is not None:
                 self._compare_with_before(id_, record.location.xxh3)
             if self._overwriter is not None:
-                noisy = kind in _MADE_NOISY
-                self._overwriter.fill(id_, part.tensor, noisy=noisy, layout=layout)
+                self._overwriter.fill(id_, part.tensor, noisy=kind in _MADE_NOISY, layout=layout)
         if self._overwriter is not None:
             self._context.adapter.filled(kind, parameter)
         return found

@@ -23,7 +23,7 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import nn
 
-WaitingGradient = Callable[[], torch.Tensor | None]
+_Waiting = Callable[[], torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class OwnedRange:
     offset: int
     start: int
     stop: int
-    waiting: WaitingGradient
+    waiting: _Waiting
     whole: torch.Tensor | None = None
 
     def of(self, value: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def _bf16_groups(optimizer: Any) -> _Found:
             yield parameter, replace(found, whole=gradient.view(parameter.shape))
 
 
-def _linked(parameter: Any, main: torch.Tensor, waiting: WaitingGradient) -> OwnedRange:
+def _linked(parameter: Any, main: torch.Tensor, waiting: _Waiting) -> OwnedRange:
     """As the parameter says itself, of which another rank may own everything."""
     mapping = parameter._hp_mapping  # noqa: SLF001
     if mapping is None:
