@@ -15,7 +15,7 @@ from zoo.trials import Trials
 pytestmark = pytest.mark.trainers
 
 
-@pytest.mark.parametrize("program", strategies().values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("program", list(strategies().values()), ids=lambda each: each.name)
 def test_a_correct_strategy_is_silent_and_all_of_it_is_judged(
     program: Program, fresh_trials: Trials
 ) -> None:
@@ -24,7 +24,7 @@ def test_a_correct_strategy_is_silent_and_all_of_it_is_judged(
     assert program.unjudged or not unjudged(trial.plain)
 
 
-@pytest.mark.parametrize("program", strategies().values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("program", list(strategies().values()), ids=lambda each: each.name)
 def test_tracing_changes_no_bit(program: Program, fresh_pool: WorkerPool) -> None:
     assert is_unchanged(fresh_pool, program.candidate)
 
