@@ -29,7 +29,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils._triton import has_triton_package
 
 # What of torchtitan's own dependencies must be installed, beside it.
-NEEDS = ("torchtitan", "spmd_types", "torch_checkpointing", "torchdata", "tokenizers", "tyro")
+NEEDS = (
+    *("torchtitan", "spmd_types", "tensorboard", "tokenizers", "torch_checkpointing"),
+    *("torchdata", "tyro"),
+)
 _ONLY_IMPORTED = ("triton", "triton.language", "datasets", "datasets.distributed")
 
 
