@@ -71,7 +71,7 @@ def pages() -> Iterator[object]:
         yield pytest.param(page, marks=(pytest.mark.trainers, skip))
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", list(pages()))
 def test_commands_of_the_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
