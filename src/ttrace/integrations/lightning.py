@@ -58,10 +58,14 @@ class TTraceCallback(*_callbacks()):  # type: ignore[misc]
         self._tracer.end()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._restore()
+        self._restore_once()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._restore()
+        self._restore_once()
+
+    def _restore_once(self) -> None:
+        restore, self._restore = self._restore, _nothing
+        restore()
 
 
 def _call_by_training_step(module: nn.Module, tracer: Tracer) -> Callable[[], None]:
