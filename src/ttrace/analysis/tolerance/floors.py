@@ -6,31 +6,56 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
+
 from ttrace.analysis.tolerance.finer import Family, family
 from ttrace.analysis.tolerance.yardstick import Yardstick
 from ttrace.core.ids import Kind, TensorId
+from ttrace.trace.dtypes import eps_of
+
+# Torch adds the squares of a tensor in fp32 one after the other on a CPU: a norm of 2^20 elements
+# is 84 eps too small, of 2^22 692 eps (measured). Chosen: several times that is rounding still.
+_DRIFT_PER_ELEMENT = 2.0**-10 * eps_of(torch.float32)
 
 
 def norm_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
     """How far the noise of the main gradients moves their norm N, to second order.
 
     A random change d of the n elements of a gradient g is nearly orthogonal to it: it moves N by
-    about |g| |d| / sqrt(n) / N, and always makes it larger by |d|^2 / 2N.
+    about |g| |d| / sqrt(n) / N, and always makes it larger by |d|^2 / 2N. What adds the squares up
+    rounds by itself: as far as the reference's norm is from that of its own gradients.
     """
+    recorded = {
+        id_.step: norm.reference_norm
+        for id_, norm in yardsticks.items()
+        if id_.kind is Kind.GRAD_NORM and norm.noise
+    }
+    largest: dict[int, int] = {}
     squares: dict[int, list[float]] = {}
     for id_, gradient in yardsticks.items():
         if id_.kind is Kind.MAIN_GRAD and gradient.noise:
             change = gradient.noise_norm
             size = gradient.reference_norm
             along = (size * change) ** 2 / max(1, gradient.volume)
+            largest[id_.step] = max(largest.get(id_.step, 1), gradient.volume)
             sums = squares.setdefault(id_.step, [0.0, 0.0, 0.0])
             for index, square in enumerate((size**2, along, change**2)):
                 sums[index] += square
     return {
         step: (math.sqrt(along) + across / 2) / math.sqrt(size)
+        + _drift(recorded.get(step), math.sqrt(size), largest[step])
         for step, (size, along, across) in squares.items()
         if size
     }
+
+
+def _drift(recorded: float | None, exact: float, largest: int) -> float:
+    """How far a norm is from the exact one; nothing where rounding cannot be all that it is.
+
+    That is then the norm of something else, and says nothing of how norms round.
+    """
+    away = 0.0 if recorded is None else abs(recorded - exact)
+    return away if away <= largest * _DRIFT_PER_ELEMENT * exact else 0.0
 
 
 def loss_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
