@@ -138,7 +138,11 @@ def excused(result: CheckResult, enclosures: Sequence[Enclosure]) -> CheckResult
             replace(tensor, verdict=Verdict.HARMLESS) if tensor.id in ids else tensor
             for tensor in result.tensors
         ),
-        culprits=tuple(c for c in result.culprits if not _is_about(c, enclosures)),
+        culprits=tuple(
+            culprit
+            for culprit in result.culprits
+            if not _is_about(culprit, enclosures) and not set(culprit.evidence) <= ids
+        ),
         notes=(*result.notes, note),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.made_results import tensor
@@ -14,7 +16,7 @@ from ttrace.analysis.effect import (
     settled,
     suspected,
 )
-from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.enclosure import Enclosure
 from ttrace.core.finding import Topic
 from ttrace.core.ids import TensorId
@@ -143,3 +145,20 @@ def test_what_a_module_lacks_is_blamed_on_what_it_gives() -> None:
     guilty = blamed("layers.0.attention", GIVEN)
     found = settled(result({}, lacking), result({GIVEN: 9.0}, guilty), [ATTENTION], [])
     assert found.culprits == (guilty,)
+
+
+def test_data_that_has_no_effect_is_not_blamed() -> None:
+    """The model is not told a number that it would only divide by; its caller does not, either."""
+    told = ":input.count"
+    data = Culprit(
+        blame=Blame.at(Stage.MODEL_INPUT, Phase.INPUTS),
+        reason=Reason.OTHER_DATA,
+        evidence=(TensorId.parse(f"step0/{told}"),),
+    )
+    undivided = replace(
+        data,
+        blame=Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
+        evidence=(TensorId.parse("step0/layers.1:main_grad.weight"),),
+    )
+    wrong = result({told: 1e5, "layers.1:main_grad.weight": 1e5}, data, undivided)
+    assert excused(wrong, [Enclosure(None)]).culprits == (undivided,)
