@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib import resources
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Annotated
 
 import typer
@@ -28,12 +29,13 @@ def doctor(
     from ttrace.lab.run import TracedRun
     from ttrace.report.checkup import lines, verdict
 
-    with TemporaryDirectory(prefix="ttrace-doctor-") as folder:
-        settings = Settings(folder=Path(folder) / "trace")
-        run = TracedRun(name="traced", work=command, settings=settings, timeout_seconds=timeout)
-        with waiting("running one step"):
-            run_command(run, command)
-        found = examine(run.folder)
+    folder = Path(mkdtemp(prefix="ttrace-doctor-"))
+    settings = Settings(folder=folder / "trace")
+    run = TracedRun(name="traced", work=command, settings=settings, timeout_seconds=timeout)
+    with waiting("running one step"):
+        run_command(run, command)  # after a failure its output stays: it says why
+    found = examine(run.folder)
+    shutil.rmtree(folder)
     for about, text in lines(found):
         say(f"  {about:<11} {text}", stderr=json_file == "-")
     say(verdict(found), stderr=json_file == "-")

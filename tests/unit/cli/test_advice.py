@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -66,6 +68,15 @@ def test_what_cannot_be_attached_is_said() -> None:
     assert code == 2
     assert "could not be traced" in said
     assert "found list" in said
+
+
+def test_the_output_of_a_run_that_failed_stays() -> None:
+    code, said = doctor("print('what went wrong'); raise SystemExit(7)")
+    assert code == 2
+    log = re.search(r"Its output is in (\S+);", said)
+    assert log is not None
+    assert "what went wrong" in Path(log[1]).read_text()
+    shutil.rmtree(Path(log[1]).parents[1])
 
 
 def test_an_optimizer_that_is_none_is_a_note() -> None:
