@@ -55,11 +55,12 @@ test: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m pytest -m "not slow and not trainers"
 
 test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not trainers"
 
-# Every trainer in every strategy, right and wrong, and the pages about them.
+# Trainers in some strategies, right and wrong, and the pages about them; the others are slow:
+# `make bench-trainers` tries all.
 test-trainers: $(STAMP) $(TRAINERS)
-	$(BIN)/python -m pytest -m trainers
+	$(BIN)/python -m pytest -m "trainers and not slow"
 
 # Debian's chromium and its driver; as root, or with sudo.
 browser-deps: $(STAMP)

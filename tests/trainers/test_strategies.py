@@ -1,6 +1,12 @@
-"""Every trainer in every strategy: silent, whole and unchanged; made wrong, named exactly."""
+"""Trainers in their strategies: silent, whole and unchanged; made wrong, named exactly.
+
+The first of each trainer are tried here, the others are slow; `make bench-trainers` tries them all.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -13,9 +19,19 @@ from zoo.trainers.registry import strategies, wrong_strategies
 from zoo.trials import Trials
 
 pytestmark = pytest.mark.trainers
+QUICK, QUICK_WRONG = 2, 3  # of each trainer
 
 
-@pytest.mark.parametrize("program", list(strategies().values()), ids=lambda each: each.name)
+def params(cases: Iterable[Program | Wrong], quick: int) -> Iterator[object]:
+    met: Counter[str] = Counter()
+    for case in cases:
+        trainer = case.name.partition("/")[0]
+        met[trainer] += 1
+        marks = () if met[trainer] <= quick else (pytest.mark.slow,)
+        yield pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("program", list(params(strategies().values(), QUICK)))
 def test_a_correct_strategy_is_silent_and_all_of_it_is_judged(
     program: Program, fresh_trials: Trials
 ) -> None:
@@ -24,12 +40,12 @@ def test_a_correct_strategy_is_silent_and_all_of_it_is_judged(
     assert program.unjudged or not unjudged(trial.plain)
 
 
-@pytest.mark.parametrize("program", list(strategies().values()), ids=lambda each: each.name)
+@pytest.mark.parametrize("program", list(params(strategies().values(), QUICK)))
 def test_tracing_changes_no_bit(program: Program, fresh_pool: WorkerPool) -> None:
     assert is_unchanged(fresh_pool, program.candidate)
 
 
-@pytest.mark.parametrize("wrong", wrong_strategies(), ids=lambda each: each.name)
+@pytest.mark.parametrize("wrong", list(params(wrong_strategies(), QUICK_WRONG)))
 def test_a_wrong_strategy_is_named_and_nothing_else(wrong: Wrong, fresh_trials: Trials) -> None:
     trial = try_wrong(fresh_trials, strategies()[wrong.program], wrong)
     assert wrong.is_named_by(trial.named), explain(trial.told)
