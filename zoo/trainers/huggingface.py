@@ -33,6 +33,16 @@ _MOE = (
     Edit("LlamaForCausalLM(config)", "MixtralForCausalLM(config)"),
     Edit("LlamaConfig, LlamaForCausalLM", "MixtralConfig, MixtralForCausalLM"),
 )
+_ZERO2 = Edit(
+    "    use_cpu=True,\n",
+    "    use_cpu=True,\n"
+    "    deepspeed={\n"
+    '        "zero_optimization": {"stage": 2},\n'
+    '        "train_micro_batch_size_per_gpu": "auto",\n'
+    '        "gradient_accumulation_steps": "auto",\n'
+    '        "gradient_clipping": "auto",\n'
+    "    },\n",
+)
 # What TrainingArguments(fsdp=...) does on GPUs: on CPU the Accelerator passes it over.
 _FSDP2 = (
     Edit(
@@ -55,7 +65,11 @@ _FSDP2 = (
 
 
 def _program(
-    strategy: str, *edits: Edit, candidate: tuple[Edit, ...] = (), frozen: bool = False
+    strategy: str,
+    *edits: Edit,
+    candidate: tuple[Edit, ...] = (),
+    needs: tuple[str, ...] = (),
+    frozen: bool = False,
 ) -> Program:
     return Program(
         name=f"hf-trainer/{strategy}",
@@ -64,7 +78,7 @@ def _program(
         candidate=Run("train", ranks=2, edits=(*edits, *candidate), folder=_FOLDER),
         steps=2,
         unjudged="the weights beside the low-rank ones are frozen" if frozen else "",
-        needs=("transformers", "accelerate", *(("peft",) if frozen else ())),
+        needs=("transformers", "accelerate", *needs),
     )
 
 
@@ -75,7 +89,8 @@ PROGRAMS: tuple[Program, ...] = (
     _program("ddp-clipping", _CLIPPING),
     _program("tokens", _TOKENS, candidate=(_ACCUMULATION,)),
     _program("fsdp2", candidate=_FSDP2),
-    _program("lora", *_LORA, frozen=True),
+    _program("deepspeed-zero2", candidate=(_ZERO2, _ACCUMULATION), needs=("deepspeed",)),
+    _program("lora", *_LORA, needs=("peft",), frozen=True),
     _program("moe", *_MOE),
 )
 
