@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,16 @@ def fresh_pool() -> Iterator[WorkerPool]:
     workers = trainers_pool()
     yield workers
     workers.close()
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator_is_left() -> Iterator[None]:
+    """Processes that are forked for later tests would go on with what Accelerate knows here."""
+    yield
+    states = sys.modules.get("accelerate.state")
+    if states is not None:
+        states.AcceleratorState._reset_state(reset_partial_state=True)
+        states.GradientState._reset_state()
 
 
 @pytest.fixture(scope="session")
