@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from benchmarks.programs.table import CorrectRow, WrongRow, seconds, wrong_line
 from ttrace.core.ids import Kind
 from zoo.programs.program import Run
+from zoo.trainers.judged import not_judged
 from zoo.trials import Trial
 
 _HEAD = """# Trainers
@@ -37,20 +38,26 @@ _PHASES = {
 _OURS = re.compile(r"\b(ttrace|tracer|TTraceCallback)\b")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StrategyRow(CorrectRow):
     """A trainer in one strategy; `is_unchanged`: tracing it changes nothing."""
 
     is_unchanged: bool
 
     @property
+    def open(self) -> tuple[str, ...]:
+        """Also where a reason is known: of parameters that have a gradient, everything."""
+        return (
+            super().open if self.trial is None else (*super().open, *not_judged(self.trial.plain))
+        )
+
+    @property
     def is_right(self) -> bool:
-        return CorrectRow.is_right.fget(self) and self.is_unchanged  # type: ignore[attr-defined]
+        return super().is_right and self.is_unchanged
 
     @property
     def answer(self) -> str:
-        said = CorrectRow.answer.fget(self)  # type: ignore[attr-defined]
-        return said if self.is_unchanged else f"{said}, OTHER NUMBERS"
+        return super().answer if self.is_unchanged else f"{super().answer}, OTHER NUMBERS"
 
 
 def lines_added(run: Run) -> int:

@@ -15,6 +15,7 @@ from ttrace.lab.functions import WorkerPool
 from zoo.programs.program import Program, Wrong
 from zoo.programs.trial import try_program, try_wrong, unjudged
 from zoo.trainers.bitwise import is_unchanged
+from zoo.trainers.judged import not_judged
 from zoo.trainers.registry import strategies, wrong_strategies
 from zoo.trials import Trials
 
@@ -52,6 +53,7 @@ def test_a_correct_strategy_is_silent_and_all_of_it_is_judged(
     trial = try_program(fresh_trials, program)
     assert trial.is_silent, explain(trial.told)
     assert program.unjudged or not unjudged(trial.plain)
+    assert not_judged(trial.plain) == ()
 
 
 @pytest.mark.parametrize("program", list(correct()))

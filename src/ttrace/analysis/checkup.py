@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ttrace.core.checkup import Checkup, Sight, Watched
@@ -30,8 +30,7 @@ def examine(path: Path) -> Checkup:
     infos = [found.info for found in trace.ranks.values()]
     summaries = [found.summary for found in trace.ranks.values() if found.summary is not None]
     info = infos[0]
-    by_kind = _by_kind(trace)
-    parameters = {(id_.module, id_.slot) for id_ in by_kind.get(Kind.PARAM, ())}
+    ids = trace.by_id()
     records = [record for found in trace.ranks.values() for record in found.records]
     sizes = {(r.rank, r.location): r.location.size_bytes for r in records if r.location}
     inferred = {r.id for r in records if r.layout is None} if trace.world_size > 1 else set()
@@ -48,10 +47,10 @@ def examine(path: Path) -> Checkup:
         optimizers=_all(summary.optimizers for summary in summaries),
         modules=len({module.path for each in infos for module in each.modules}),
         never_called=_called_nowhere(summaries),
-        parameters=len(parameters),
-        sights=tuple(_sights(by_kind, parameters)),
+        parameters=len(_parameters(ids)),
+        sights=tuple(sights(ids)),
         inferred=len(inferred),
-        tensors=len(trace.by_id()),
+        tensors=len(ids),
         bytes_per_rank=sum(sizes.values()) // len(trace.ranks),
         seconds=max((summary.seconds for summary in summaries), default=0.0),
         recording_seconds=max((s.recording_seconds for s in summaries), default=0.0),
@@ -60,21 +59,10 @@ def examine(path: Path) -> Checkup:
     )
 
 
-def _by_kind(trace: Trace) -> dict[Kind, list[TensorId]]:
-    found: dict[Kind, list[TensorId]] = {}
-    for id_ in trace.by_id():
-        found.setdefault(id_.kind, []).append(id_)
-    return found
-
-
-def _sights(
-    by_kind: Mapping[Kind, Iterable[TensorId]], parameters: set[_Parameter]
-) -> Iterable[Sight]:
-    """Of parameters that have a gradient; where none has, of all."""
-    seen = {
-        watched: [id_ for kind in kinds for id_ in by_kind.get(kind, ())]
-        for watched, kinds in _KINDS.items()
-    }
+def sights(ids: Collection[TensorId]) -> Iterator[Sight]:
+    """What these tensors are of a step; of parameters that have a gradient, or else of all."""
+    parameters = _parameters(ids)
+    seen = {watched: [id_ for id_ in ids if id_.kind in kinds] for watched, kinds in _KINDS.items()}
     owners = {watched: _owners(seen[watched], parameters) for watched in _OF_PARAMETERS}
     graded = (owners[Watched.LOCAL] | owners[Watched.REDUCED]) or parameters
     for watched, ids in seen.items():
@@ -83,6 +71,10 @@ def _sights(
             yield Sight(watched=watched, seen=found, expected=len(graded))
         else:
             yield Sight(watched=watched, seen=len(set(ids)))
+
+
+def _parameters(ids: Iterable[TensorId]) -> set[_Parameter]:
+    return {(id_.module, id_.slot) for id_ in ids if id_.kind is Kind.PARAM}
 
 
 def _owners(ids: Iterable[TensorId], parameters: set[_Parameter]) -> set[_Parameter]:

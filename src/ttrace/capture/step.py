@@ -277,7 +277,7 @@ class RecordingTracer:
                 hyperparameters=self._update.hyperparameters.found(),
                 asked=self._steps,
                 wrappers=_wrappers(self._context.adapter),
-                optimizers=self._update.optimizers,
+                optimizers=tuple(self._update.stepped),
                 seconds=self._took[0],
                 recording_seconds=self._took[1],
             )

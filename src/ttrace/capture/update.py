@@ -52,7 +52,7 @@ class Update:
         self._context = context
         self._weights = weights
         self._optimizers = context.adapter.optimizers(optimizers)
-        self.optimizers = tuple(type(each).__qualname__ for each in self._optimizers)
+        self.stepped: dict[str, None] = {}  # classes of optimizers that made a step, in order
         self._overwriter = overwriter
         self._regrouping = regrouping
         self._outside = outside
@@ -180,6 +180,7 @@ class Update:
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._context.number is not None:
             self._updated.add(id(optimizer))
+            self.stepped[type(optimizer).__qualname__] = None
             self._tell_regrouping(is_updating=False)
             if self._is_outside and self._outside is not None:
                 self._is_outside = False

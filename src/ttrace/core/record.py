@@ -200,7 +200,7 @@ class Summary:
     hyperparameters: tuple[Hyperparameter, ...] = ()
     asked: int = 0  # steps that were to be recorded; 0 where an older version recorded them
     wrappers: tuple[str, ...] = ()  # classes around the model, or instead of those people wrote
-    optimizers: tuple[str, ...] = ()  # classes of what makes the updates
+    optimizers: tuple[str, ...] = ()  # classes of those that made a step
     seconds: float = 0.0  # that the last recorded step took
     recording_seconds: float = 0.0  # of which tensors were copied and written
 

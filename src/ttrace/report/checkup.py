@@ -52,7 +52,10 @@ def lines(found: Checkup) -> Iterator[tuple[str, str]]:
     yield "mesh", ", ".join(f"{axis} {size}" for axis, size in found.axes.items()) or "none"
     yield "batch", _batch(found)
     yield "wrappers", _some(found.wrappers) or "none"
-    yield "optimizers", _some(found.optimizers) or "none that was given to `ttrace.attach`"
+    yield (
+        "optimizers",
+        _some(found.optimizers) or "none that `ttrace.attach` was given made a step",
+    )
     called = found.modules - len(found.never_called)
     never = f"; never called: {_some(found.never_called)}" if found.never_called else ""
     yield "modules", f"{called} of {found.modules} were called{never}"
