@@ -22,14 +22,8 @@ from ttrace.analysis.compare import (
     judge,
     moved_before,
 )
-from ttrace.analysis.diagnose.examine import (
-    Examiner,
-    earlier,
-    suspects,
-    with_diagnoses,
-    with_ranks,
-)
-from ttrace.analysis.diagnose.expected import with_expected
+from ttrace.analysis.diagnose.describe import described
+from ttrace.analysis.diagnose.examine import Examiner, earlier, suspects, with_ranks
 from ttrace.analysis.elsewhere import reduced_elsewhere
 from ttrace.analysis.engine import Engine, Serial
 from ttrace.analysis.hyperparameters import differences, explained
@@ -153,7 +147,7 @@ class _Check:
             candidate=str(sources.candidate.trace.path),
             perturbed=tuple(str(source.trace.path) for source in noise),
             tensors=with_ranks(tensors, details),
-            culprits=with_expected(with_diagnoses(culprits, details), sources.candidate.modules),
+            culprits=described(culprits, details, sources.candidate),
             coverage=sources.candidate.coverage(sources.reference),
             notes=(*refused, *self._notes(compared, again), *elsewhere, *of_differences(unused)),
             details=details,
@@ -263,6 +257,7 @@ class _Check:
         """A closer look at the suspects."""
         candidate = self._sources.candidate
         examiner = Examiner(self._sources.reference.spans, candidate.spans)
+        sizes, mesh = candidate.sizes, candidate.mesh
         details = []
         for number, result in enumerate(wanted):
             self._report("suspects", number, len(wanted))
@@ -274,7 +269,8 @@ class _Check:
                     *compared.pairs[result.id],
                     compared.scale.factor_of(result.id),
                     before=None if before is None else before[1],
-                    sizes=candidate.sizes,
+                    sizes=sizes,
+                    mesh=mesh,
                 )
             )
         if wanted:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, own_batch
 from ttrace.analysis.inputs import ModelInputs, RowsOf, read_model_inputs
+from ttrace.core.code import Code
 from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
 from ttrace.core.ids import Kind
+from ttrace.core.mesh import Mesh
 from ttrace.core.record import ModuleInfo, Summary
 from ttrace.errors import CannotCompare
 from ttrace.trace.reader import Trace
@@ -101,12 +103,21 @@ class Source:
     @property
     def facts(self) -> RunFacts:
         trace = self.trace
-        info = next(iter(trace.ranks.values())).info
+        ranks = [rank.info for _, rank in sorted(trace.ranks.items())]
         records = (record for rank in trace.ranks.values() for record in rank.records)
         dtypes = {record.dtype for record in records if record.id.kind is Kind.PARAM}
         role = self.role.split()[0]
         steps = max((summary.steps for summary in self.summaries), default=len(trace.steps))
-        return RunFacts.of(role, str(trace.path), info, steps, sorted(dtypes))
+        return RunFacts.of(role, str(trace.path), ranks, steps, sorted(dtypes))
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.facts.placed
+
+    @property
+    def code(self) -> list[Code]:
+        """What every rank tells of its program."""
+        return [summary.code for summary in self.summaries]
 
     @property
     def modules(self) -> tuple[ModuleInfo, ...]:

@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad
 from ttrace.adapters.patching import patched
 from ttrace.capture.context import StepContext
 from ttrace.capture.overwrite import Overwriter
+from ttrace.core.code import CLIPPING
 from ttrace.core.ids import Kind
 
 Told = Callable[[object], None]
@@ -54,6 +55,7 @@ class Clipping:
         def take() -> None:
             if self._context.number is None:
                 return
+            self._context.places.meet(CLIPPING)
             whole[0] = None if norm is None else self._context.adapter.reduced(norm)
             self._take_norm(whole[0])
             whole[0] = self._isolated(whole[0])

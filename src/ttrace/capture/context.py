@@ -11,6 +11,7 @@ import torch
 
 from ttrace.adapters.base import Adapter
 from ttrace.capture.calls import BackwardPass, Call, Calls
+from ttrace.capture.code import CodePlaces
 from ttrace.capture.recorder import Recorder
 from ttrace.core.ids import Kind, TensorId, root_of, roots_of
 
@@ -71,6 +72,7 @@ class StepContext:
         self._roots = roots_of(path for path, _ in adapter.modules())
         self.calls = Calls(self._roots)
         self.arrivals = Arrivals()
+        self.places = CodePlaces(adapter)
         self.notes = adapter.notes  # sentences for a person, in the summary of the trace
 
     def begin(self, number: int) -> None:

@@ -144,6 +144,7 @@ class ModuleHooks:
             # Also after a fault: `leave` will run.
             number = adapter.microbatch()
             self._context.calls.enter(path, module, first, number, keeps_graph=keeps_graph)
+        self._context.places.meet(path, inside_modules=bool(path))
         return inputs
 
     def _returned(self, output: Any) -> Any:

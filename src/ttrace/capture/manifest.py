@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from ttrace.adapters.base import Adapter
+from ttrace.capture.code import shortest
 from ttrace.capture.settings import Settings
 from ttrace.core.record import ModuleInfo, RankInfo
 
@@ -120,18 +121,11 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _shortest(file: str | None) -> str | None:
-    """The file as people write it: relative to the working folder if it lies in there."""
-    if file is None or not Path(file).is_relative_to(Path.cwd()):
-        return file
-    return str(Path(file).relative_to(Path.cwd()))
-
-
 def _describe(path: str, kind: type) -> ModuleInfo:
     try:
-        file = _shortest(inspect.getsourcefile(kind))
+        file = inspect.getsourcefile(kind)
         line = inspect.getsourcelines(vars(kind).get("forward", kind))[1]
-        source = f"{file}:{line}" if file else ""
+        source = f"{shortest(file)}:{line}" if file else ""
     except (OSError, TypeError):
         source = ""
     return ModuleInfo(path=path, class_name=kind.__qualname__, source=source)

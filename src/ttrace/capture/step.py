@@ -280,6 +280,7 @@ class RecordingTracer:
                 optimizers=tuple(self._update.stepped),
                 seconds=self._took[0],
                 recording_seconds=self._took[1],
+                code=self._context.places.code(),
             )
         )
 

@@ -1,8 +1,7 @@
 """What happens to parameters in a step: gradients after backward, norm, clipping, optimizer.
 
 Enters: the moments at which a framework reduces, clips and updates. Leaves: records of parameters,
-of their gradients at each of these moments, and of the optimizer's state. In an isolated run each
-is overwritten with the reference's once it is recorded.
+their gradients at each moment, and the optimizer's state; an isolated run then overwrites them.
 
 Every parameter is recorded when its own optimizer begins its step: a discriminator's gradients are
 not those of the generator's loss, and an optimizer that steps inside backward leaves none behind.
@@ -29,6 +28,7 @@ from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.tracer import Outside
 from ttrace.capture.weights import Name, WeightHooks
+from ttrace.core.code import UPDATE
 from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
 from ttrace.core.ids import Kind, TensorId
 
@@ -152,6 +152,7 @@ class Update:
         assert self._context.number is not None
         note = partial(self.hyperparameters.of_optimizer, self._context.number, optimizer)
         self._context.recorder.guarded("the optimizer's numbers", note)
+        self._context.places.meet(UPDATE)
         watched = partial(
             watched_closure,
             after_first=partial(self._meet, optimizer),

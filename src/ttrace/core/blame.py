@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ttrace.core.code import Excerpt
 from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
 from ttrace.errors import UsageError
@@ -117,6 +118,7 @@ class Mistake(StrEnum):
     FACTOR_OF_EACH_PART = "factor_of_each_part"
     SAME_VECTOR_IN_EVERY_ROW = "same_vector_in_every_row"
     ROUNDED_LOWER = "rounded_lower"
+    ONE_TERM_OF_A_SUM = "one_term_of_a_sum"  # a likeness: it cannot be undone
 
 
 class Expected(StrEnum):
@@ -150,7 +152,16 @@ class Diagnosis:
     sizes: tuple[str, ...] = ()  # what has that size: a mesh axis, "ranks", "microbatches"
     factors: tuple[PartFactor, ...] = ()
     dtype: str = ""
+    axes: tuple[str, ...] = ()  # of the mesh, along which it is
     sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """The kind of mistake that explains most of an error, where none explains all of it."""
+
+    diagnosis: Diagnosis
+    explained: float  # share of the squared error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,3 +207,5 @@ class Culprit:
     expected: Expected | None = None
     differences: tuple[Difference, ...] = ()  # hyperparameters of this place
     told: str = ""  # the words of an older result file, where they are not known any more
+    nearest: Nearest | None = None  # where no kind of mistake explains it all
+    code: tuple[Excerpt, ...] = ()

@@ -11,11 +11,12 @@ Values only: they are made by analysis/diagnose/examine.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ttrace.core.blame import Diagnosis
+from ttrace.core.blame import Diagnosis, Nearest
 from ttrace.core.ids import TensorId
+from ttrace.core.mesh import Mesh
 from ttrace.core.record import RankInfo
 
 HeldRuns = tuple[tuple[int, int], ...]  # (first index, length), in one dim
@@ -45,6 +46,24 @@ class RowError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElementError:
+    """One element of both runs, with the ranks that hold it."""
+
+    index: tuple[int, ...]
+    reference: float
+    candidate: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scalar:
+    """What some ranks hold of a tensor of one element."""
+
+    ranks: tuple[int, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
     """One suspect. It is drawn as a matrix: all dims but the last are its rows."""
 
@@ -59,6 +78,9 @@ class Detail:
     wrong_ranks: tuple[int, ...]  # empty when all are wrong, or none by itself
     examined: int | None = None  # elements that were looked at, where those are not all
     diagnosis: Diagnosis | None = None  # where a kind of mistake explains the error
+    nearest: Nearest | None = None  # where none does
+    elements: tuple[ElementError, ...] = ()  # the worst
+    scalars: tuple[Scalar, ...] = ()  # of a tensor of one element, by rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +98,23 @@ class RunFacts:
     noise_seed: int | None
     versions: dict[str, str]
     facts: dict[str, str] = field(default_factory=dict)
+    coordinates: tuple[tuple[int, ...], ...] = ()  # by rank, in the order of the mesh's axes
+
+    @property
+    def placed(self) -> Mesh:
+        return Mesh(axes=self.mesh, coordinates=self.coordinates)
 
     @classmethod
     def of(
-        cls, role: str, path: str, info: RankInfo, steps: int, dtypes: Sequence[str]
+        cls, role: str, path: str, ranks: Sequence[RankInfo], steps: int, dtypes: Sequence[str]
     ) -> RunFacts:
+        info = ranks[0]
+        axes = {axis: size for axis, (_, size) in info.axes.items()}
         return cls(
             role=role,
             path=path,
             world_size=info.world_size,
-            mesh={axis: size for axis, (_, size) in info.axes.items()},
+            mesh=axes,
             dtypes=tuple(dtypes),
             adapter=info.adapter,
             device=info.device,
@@ -93,4 +122,11 @@ class RunFacts:
             noise_seed=info.noise_seed,
             versions=info.versions,
             facts=info.facts,
+            coordinates=coordinates_of(axes, ranks),
         )
+
+
+def coordinates_of(axes: Iterable[str], ranks: Sequence[RankInfo]) -> tuple[tuple[int, ...], ...]:
+    """Of every rank; of none where a rank does not tell all of its own."""
+    found = tuple(tuple(rank.axes[axis][0] for axis in axes if axis in rank.axes) for rank in ranks)
+    return found if all(len(own) == len(tuple(axes)) for own in found) else ()

@@ -23,6 +23,7 @@ class Tolerance:
 
     error_norm: float
     source: str
+    noise: float | None = None  # that was measured, where it was
     limits: tuple[Limit, ...] = ()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ttrace.core.code import Code
 from ttrace.core.hyperparameter import Hyperparameter
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
@@ -203,6 +204,7 @@ class Summary:
     optimizers: tuple[str, ...] = ()  # classes of those that made a step
     seconds: float = 0.0  # that the last recorded step took
     recording_seconds: float = 0.0  # of which tensors were copied and written
+    code: Code = field(default_factory=Code)
 
 
 def _count(value: Any) -> int | None:

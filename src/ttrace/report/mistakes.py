@@ -27,4 +27,6 @@ MISTAKES = {
     "often, or not at all",
     Mistake.ROUNDED_LOWER: "every value is one of {dtype}, the reference's are not: it was rounded "
     "to that",
+    Mistake.ONE_TERM_OF_A_SUM: "about 1/{size} of the reference, beside an error as large as "
+    "the other terms would be: it is like one of {size} terms of a sum over {axes}",
 }

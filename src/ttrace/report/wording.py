@@ -280,6 +280,7 @@ def diagnosis(found: Diagnosis) -> str:
         sizes=" or ".join(sizes),
         factors=", ".join(factors[:_MOST_FACTORS]),
         dtype=found.dtype,
+        axes=" and ".join(found.axes),
     )
 
 

@@ -38,6 +38,7 @@ _KINDS_OF_ERROR = {
     Statistic.SHIFT: Finding.SHIFT,
     Statistic.CHOICES: Finding.CHOICES,
 }
+_BESIDE_THE_POINT = 0.1  # chosen: of the error that all replicas share
 _SHOWN_GAPS = 3  # chosen: the first say where to look
 
 
@@ -155,7 +156,10 @@ def _verdict(
         return Verdict.NONFINITE, Finding.OTHER_INFINITIES
     if found.nonfinite_candidate:
         return Verdict.NONFINITE, Finding.NONFINITE
-    if worst is not None and _is_conflict(worst, candidate, tolerance):
+    decisive = max(judgements, key=lambda judgement: judgement.ratio, default=None)
+    is_wrong = decisive is not None and not decisive.ratio <= 1
+    disagrees = worst is not None and _is_conflict(worst, candidate, tolerance)
+    if worst is not None and disagrees and not (is_wrong and _is_beside_the_point(worst, found)):
         is_own = worst.piece.recompute
         return (
             Verdict.CONFLICT,
@@ -165,8 +169,8 @@ def _verdict(
         return Verdict.PASS, Finding.EQUAL
     if tolerance is None:
         return Verdict.UNDECIDED, Finding.NO_YARDSTICK
-    decisive = max(judgements, key=lambda judgement: judgement.ratio)
-    if not decisive.ratio <= 1:
+    assert decisive is not None  # a tolerance has at least the norm's limit
+    if is_wrong:
         return Verdict.MISMATCH, _kind_of_error(found, decisive.reading.statistic, tolerance)
     return Verdict.PASS, None if worst is None else Finding.REPLICAS_ROUNDED
 
@@ -212,6 +216,13 @@ def _is_conflict(
     replica = max(eps, _RANDOM_ORDER_EPS * _FP32_EPS) * found.reference_norm if eps else 0.0
     limit = replica if tolerance is None else min(replica, tolerance.error_norm)
     return _has_other_infinities(worst) or found.error_norm > limit
+
+
+def _is_beside_the_point(worst: Disagreement, found: Statistics) -> bool:
+    """Whether all replicas are wrong by far more than they differ from each other."""
+    if _has_other_infinities(worst):
+        return False
+    return worst.statistics.error_norm < _BESIDE_THE_POINT * found.error_norm
 
 
 def _conflict(measured: Measured, candidate: LogicalTensor) -> Specifics | None:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ttrace.analysis.diagnose.mistakes import diagnose
+from ttrace.analysis.diagnose.mistakes import diagnose, nearest
 from ttrace.analysis.diagnose.picture import Picture
 from ttrace.analysis.diagnose.sample import sample
 from ttrace.analysis.diagnose.suspect import LARGEST, MOST_PIECES, Gathering, window_of
 from ttrace.core.blame import Culprit
-from ttrace.core.evidence import Detail, Shard
+from ttrace.core.evidence import Detail, Scalar, Shard
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.mesh import NO_MESH, Mesh
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader, blocks
@@ -65,10 +66,12 @@ def with_ranks(
 def with_diagnoses(culprits: Sequence[Culprit], details: Sequence[Detail]) -> tuple[Culprit, ...]:
     """Each culprit with the mistake that the first of its evidence looks like."""
     known = {detail.id: detail.diagnosis for detail in details if detail.diagnosis is not None}
+    near = {detail.id: detail.nearest for detail in details if detail.nearest is not None}
 
     def diagnosed(culprit: Culprit) -> Culprit:
         found = next((known[id_] for id_ in culprit.evidence if id_ in known), None)
-        return replace(culprit, diagnosis=found)
+        likeness = next((near[id_] for id_ in culprit.evidence[:1] if id_ in near), None)
+        return replace(culprit, diagnosis=found, nearest=None if found else likeness)
 
     return tuple(map(diagnosed, culprits))
 
@@ -89,10 +92,11 @@ class Examiner:
         *,
         before: LogicalTensor | None = None,
         sizes: Mapping[str, int] | None = None,
+        mesh: Mesh = NO_MESH,
     ) -> Detail:
         """`scale`: by what the candidate is larger, as in the comparison.
 
-        `before` is the candidate's value before the step, `sizes` are those of mesh axes.
+        `before` is the candidate's value before the step, `sizes` are those of mesh axes and more.
         """
         parts = _parts(candidate)
         layouts = [part.piece.layout for part in parts]
@@ -118,7 +122,9 @@ class Examiner:
             before=self._read_whole(before),
             sizes=sizes or {},
             agrees=all(shard.agrees for shard in shards),
+            axes=_disagreeing(shards, mesh),
         )
+        diagnosis = None if suspect is None else diagnose(suspect)
         return Detail(
             id=result.id,
             shape=reference.shape,
@@ -130,7 +136,12 @@ class Examiner:
             ulp=picture.ulp(),
             worst_rows=picture.worst_rows(candidate),
             wrong_ranks=_wrong_ranks(shards),
-            diagnosis=None if suspect is None else diagnose(suspect),
+            diagnosis=diagnosis,
+            nearest=None if suspect is None or diagnosis else nearest(suspect),
+            elements=picture.worst_elements(candidate),
+            scalars=tuple(Scalar(ranks=part.piece.ranks, value=part.value) for part in parts)
+            if reference.volume == 1
+            else (),
         )
 
     def _held(
@@ -167,8 +178,11 @@ class _Part:
     spread: Accumulator = field(default_factory=Accumulator)  # between a replica and the original
     typical_elements: int = 0
     worst_elements: int = 0
+    value: float = math.nan  # of a tensor of one element, that one
 
     def add(self, expected: torch.Tensor, values: torch.Tensor, *, is_worst: bool) -> None:
+        if values.numel() == 1:
+            self.value = float(values.abs() if values.is_complex() else values)
         if is_worst:
             self.worst.update(expected, values)
             self.worst_elements += values.numel()
@@ -217,6 +231,13 @@ def _over(error: float, unit: float) -> float:
     if unit:
         return error / unit
     return math.inf if error else 0.0
+
+
+def _disagreeing(shards: Sequence[Shard], mesh: Mesh) -> tuple[str, ...]:
+    """The axes of the mesh along which replicas are not what they repeat."""
+    apart = [rank for shard in shards if not shard.agrees for rank in shard.ranks]
+    originals = [rank for s in shards if s.role in ("shard", "sum") for rank in s.ranks]
+    return mesh.between(apart, originals)
 
 
 def _wrong_ranks(shards: Iterable[Shard]) -> tuple[int, ...]:

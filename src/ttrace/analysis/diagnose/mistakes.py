@@ -5,61 +5,120 @@
     parts 0 and 1 of 2 of dim 1 are exchanged
 
 Enters: both tensors whole, and what is known of ranks. Leaves: a diagnosis, where one fits. Every
-guess is held to the tensor's own tolerance, and must explain nearly all of the error. A package can
-add guesses of its own: functions of a suspect under the entry points `ttrace.mistakes`, which yield
-diagnoses that bring their sentence with them. They come after those of this file.
+guess is held to the tensor's own tolerance, and must explain nearly all of the error; where none
+does, the one that explains most of it is told as the nearest. A package can add guesses of its own:
+functions of a suspect under the entry points `ttrace.mistakes`, which yield diagnoses that bring
+their sentence with them. They come after those of this file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ttrace.analysis.diagnose.suspect import Suspect
-from ttrace.core.blame import Diagnosis, Mistake, PartFactor
+from ttrace.core.blame import Diagnosis, Mistake, Nearest, PartFactor
 from ttrace.trace.dtypes import dtype_name
 
-Guess = Callable[[Suspect], Iterator[Diagnosis]]
+
+class Trial(NamedTuple):
+    """A mistake, and the error that is left when it is undone."""
+
+    diagnosis: Diagnosis
+    left: float = 0.0
+
+
+Guess = Callable[[Suspect], Iterator[Trial]]
+OutsideGuess = Callable[[Suspect], Iterator[Diagnosis]]
 
 ENTRY_POINTS = "ttrace.mistakes"
 
 _MOST_PARTS = 64  # chosen: every part is compared with every other
 _FEWEST = 16  # chosen: below so many elements for each fitted number anything fits
+_MOSTLY = 0.75  # chosen: of the squared error; by chance a likeness explains a half
+_AS_GOOD = 0.1  # chosen: a telling guess is told before one that fits its numbers
+_ALIKE = 0.1  # chosen: as far as terms of a sum are alike
+_SOME = 0.1  # chosen: with so many zeros something else is wrong
+_NO_AXES = ("ranks", "microbatches")
 # Coarsest first: values of one are values of those after it, but for the range.
 _LOWER = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16)
 
 
 def diagnose(suspect: Suspect) -> Diagnosis | None:
     """The first guess that fits, the most telling first."""
-    whole = suspect.expected.numel() > 0
-    if not whole or not bool(suspect.found.isfinite().all()) or suspect.error == 0:
+    for trial in _trials(suspect):
+        if suspect.is_explained(trial.left):
+            return trial.diagnosis
+    outside = installed_guesses() if _is_readable(suspect) else ()
+    return next((diagnosis for guess in outside for diagnosis in guess(suspect)), None)
+
+
+def nearest(suspect: Suspect) -> Nearest | None:
+    """The guess that explains most, where none fits; among few numbers anything comes near."""
+    if suspect.expected.numel() < _FEWEST or not _is_readable(suspect):
         return None
-    guesses = (*_GUESSES, *installed_guesses())
-    return next((diagnosis for guess in guesses for diagnosis in guess(suspect)), None)
+    tried = [(1 - (trial.left / suspect.error) ** 2, trial) for trial in _trials(suspect)]
+    least = max(_MOSTLY, max((share for share, _ in tried), default=0.0) - _AS_GOOD)
+    for share, trial in tried:
+        if share > least:
+            return Nearest(diagnosis=trial.diagnosis, explained=share)
+    return _like_a_term(suspect)
+
+
+def _trials(suspect: Suspect) -> Iterator[Trial]:
+    guesses = _GUESSES if _is_readable(suspect) else ()
+    return (trial for guess in guesses for trial in guess(suspect))
+
+
+def _is_readable(suspect: Suspect) -> bool:
+    is_finite = bool(suspect.found.isfinite().all())
+    return suspect.expected.numel() > 0 and is_finite and suspect.error > 0
+
+
+def _like_a_term(suspect: Suspect) -> Nearest | None:
+    """One of n terms that are alike: 1/n of the reference, beside it an error of sqrt(1 - 1/n).
+
+    It cannot be undone, as the other terms are not there.
+    """
+    square = float(suspect.expected.square().sum())
+    if not square or bool((suspect.found == 0).double().mean() > _SOME):
+        return None
+    gain = float((suspect.found * suspect.expected).sum()) / square
+    relative = suspect.error / math.sqrt(square)
+    for name, size in suspect.sizes.items():
+        if size < 2 or name in _NO_AXES:
+            continue
+        is_near = abs(gain * size - 1) < _ALIKE
+        if is_near and abs(relative / math.sqrt(1 - 1 / size) - 1) < _ALIKE:
+            found = Diagnosis(mistake=Mistake.ONE_TERM_OF_A_SUM, size=size, axes=(name,))
+            return Nearest(diagnosis=found, explained=0.0)
+    return None
 
 
 @cache
-def installed_guesses() -> tuple[Guess, ...]:
+def installed_guesses() -> tuple[OutsideGuess, ...]:
     """Those of other packages, by name."""
     found = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
     return tuple(point.load() for point in found)
 
 
-def _zero(suspect: Suspect) -> Iterator[Diagnosis]:
+def _zero(suspect: Suspect) -> Iterator[Trial]:
     if not bool(suspect.found.any()):
-        yield Diagnosis(mistake=Mistake.ALL_ZERO)
+        yield Trial(Diagnosis(mistake=Mistake.ALL_ZERO))
 
 
-def _stale(suspect: Suspect) -> Iterator[Diagnosis]:
+def _stale(suspect: Suspect) -> Iterator[Trial]:
     if suspect.before is not None and torch.equal(suspect.before, suspect.found):
-        yield Diagnosis(mistake=Mistake.NOT_UPDATED)
+        yield Trial(Diagnosis(mistake=Mistake.NOT_UPDATED))
 
 
-def _unreduced(suspect: Suspect) -> Iterator[Diagnosis]:
+def _unreduced(suspect: Suspect) -> Iterator[Trial]:
     """Each part may be held by several ranks; of a few numbers, only the plain sum and mean count.
 
     Four norms of about the same size are added up to twice that of the whole, by chance.
@@ -68,13 +127,17 @@ def _unreduced(suspect: Suspect) -> Iterator[Diagnosis]:
         return
     is_few = suspect.expected.numel() < _FEWEST
     for times in (1, suspect.holders) if is_few else range(1, suspect.holders + 1):
-        if suspect.holders % times or not suspect.fits(suspect.total / times):
+        if suspect.holders % times:
             continue
         is_mean = times == suspect.holders
-        yield Diagnosis(mistake=Mistake.MISSING_AVERAGE if is_mean else Mistake.MISSING_ALL_REDUCE)
+        found = Diagnosis(
+            mistake=Mistake.MISSING_AVERAGE if is_mean else Mistake.MISSING_ALL_REDUCE,
+            axes=suspect.axes,
+        )
+        yield Trial(found, suspect.left(suspect.total / times))
 
 
-def _exchanged(suspect: Suspect) -> Iterator[Diagnosis]:
+def _exchanged(suspect: Suspect) -> Iterator[Trial]:
     for dim, size in enumerate(suspect.expected.shape):
         cut = suspect.cuts[dim] if suspect.cuts else 1
         # Fused weights (gate and up; query, key and value) are cut in twos and threes once more.
@@ -87,13 +150,14 @@ def _exchanged(suspect: Suspect) -> Iterator[Diagnosis]:
                 for values in (suspect.expected, suspect.found)
             )
             order = _order(expected, found)
-            if order and suspect.fits(found, expected[torch.tensor(order)]):
+            if order:
                 moved = sum(place != source for place, source in enumerate(order))
-                yield Diagnosis(
+                diagnosis = Diagnosis(
                     mistake=Mistake.PARTS_EXCHANGED if moved == 2 else Mistake.PARTS_IN_OTHER_ORDER,
                     dims=(dim,),
                     order=tuple(order),
                 )
+                yield Trial(diagnosis, suspect.left(found, expected[torch.tensor(order)]))
 
 
 def _order(expected: Tensor, found: Tensor) -> list[int]:
@@ -104,16 +168,16 @@ def _order(expected: Tensor, found: Tensor) -> list[int]:
     return order if is_new else []
 
 
-def _transposed(suspect: Suspect) -> Iterator[Diagnosis]:
+def _transposed(suspect: Suspect) -> Iterator[Trial]:
     shape = suspect.expected.shape
     for first in range(len(shape)):
         for second in range(first + 1, len(shape)):
-            same = shape[first] == shape[second] > 1
-            if same and suspect.fits(suspect.found.transpose(first, second)):
-                yield Diagnosis(mistake=Mistake.TRANSPOSED, dims=(first, second))
+            if shape[first] == shape[second] > 1:
+                found = Diagnosis(mistake=Mistake.TRANSPOSED, dims=(first, second))
+                yield Trial(found, suspect.left(suspect.found.transpose(first, second)))
 
 
-def _shifted(suspect: Suspect) -> Iterator[Diagnosis]:
+def _shifted(suspect: Suspect) -> Iterator[Trial]:
     for dim, size in enumerate(suspect.expected.shape):
         if size < 3:
             continue
@@ -123,24 +187,23 @@ def _shifted(suspect: Suspect) -> Iterator[Diagnosis]:
         ):
             found = suspect.found.narrow(dim, first, size - 1)
             expected = suspect.expected.narrow(dim, last, size - 1)
-            if suspect.fits(found, expected):
-                yield Diagnosis(mistake=mistake, dims=(dim,))
+            yield Trial(Diagnosis(mistake=mistake, dims=(dim,)), suspect.left(found, expected))
 
 
-def _by_a_size(suspect: Suspect) -> Iterator[Diagnosis]:
+def _by_a_size(suspect: Suspect) -> Iterator[Trial]:
     if suspect.total is not None:
         return  # ranks disagree, which no factor makes them do
-    if suspect.fits(-suspect.found):
-        yield Diagnosis(mistake=Mistake.OPPOSITE_SIGN)
+    yield Trial(Diagnosis(mistake=Mistake.OPPOSITE_SIGN), suspect.left(-suspect.found))
     for size in sorted({size for size in suspect.sizes.values() if size > 1}):
         sizes = tuple(name for name, known in suspect.sizes.items() if known == size)
-        if suspect.fits(suspect.found / size):
-            yield Diagnosis(mistake=Mistake.SUM_FOR_MEAN, size=size, sizes=sizes)
-        if suspect.fits(suspect.found * size):
-            yield Diagnosis(mistake=Mistake.DIVIDED_TOO_OFTEN, size=size, sizes=sizes)
+        for mistake, undone in (
+            (Mistake.SUM_FOR_MEAN, suspect.found / size),
+            (Mistake.DIVIDED_TOO_OFTEN, suspect.found * size),
+        ):
+            yield Trial(Diagnosis(mistake=mistake, size=size, sizes=sizes), suspect.left(undone))
 
 
-def _by_parts(suspect: Suspect) -> Iterator[Diagnosis]:
+def _by_parts(suspect: Suspect) -> Iterator[Trial]:
     if len(suspect.parts) < 2:
         return
     undone, factors = suspect.found.clone(), []
@@ -154,21 +217,23 @@ def _by_parts(suspect: Suspect) -> Iterator[Diagnosis]:
         factors.append(PartFactor(ranks=ranks, factor=factor))
         for place in places:
             undone[place] /= factor
-    is_common = suspect.fits(suspect.found / factors[0].factor)
-    if suspect.fits(undone) and not is_common:
-        yield Diagnosis(mistake=Mistake.FACTOR_OF_EACH_PART, factors=tuple(factors))
+    common = suspect.left(suspect.found / factors[0].factor)
+    if not suspect.is_explained(common):
+        diagnosis = Diagnosis(mistake=Mistake.FACTOR_OF_EACH_PART, factors=tuple(factors))
+        yield Trial(diagnosis, suspect.left(undone))
 
 
-def _same_in_every_row(suspect: Suspect) -> Iterator[Diagnosis]:
+def _same_in_every_row(suspect: Suspect) -> Iterator[Trial]:
     if suspect.expected.dim() < 2:
         return
     width = suspect.expected.shape[-1]
     error = (suspect.found - suspect.expected).reshape(-1, width)
-    if len(error) >= _FEWEST and suspect.fits(error - error.mean(0), torch.zeros_like(error)):
-        yield Diagnosis(mistake=Mistake.SAME_VECTOR_IN_EVERY_ROW)
+    if len(error) >= _FEWEST:
+        left = suspect.left(error - error.mean(0), torch.zeros_like(error))
+        yield Trial(Diagnosis(mistake=Mistake.SAME_VECTOR_IN_EVERY_ROW), left)
 
 
-def _rounded(suspect: Suspect) -> Iterator[Diagnosis]:
+def _rounded(suspect: Suspect) -> Iterator[Trial]:
     """Exact: every value is one of the lower precision, which the reference's are not.
 
     bfloat16 has the lower precision beside float16, though small values of it leave its range.
@@ -176,7 +241,7 @@ def _rounded(suspect: Suspect) -> Iterator[Diagnosis]:
     own = max((_eps(dtype) for dtype in _LOWER if _is_in(suspect.expected, dtype)), default=0.0)
     for dtype in _LOWER:
         if _eps(dtype) > own and _is_in(suspect.found, dtype):
-            yield Diagnosis(mistake=Mistake.ROUNDED_LOWER, dtype=dtype_name(dtype))
+            yield Trial(Diagnosis(mistake=Mistake.ROUNDED_LOWER, dtype=dtype_name(dtype)))
 
 
 def _eps(dtype: torch.dtype) -> float:

@@ -14,12 +14,13 @@ import numpy.typing as npt
 import torch
 
 from ttrace.analysis.diagnose.sample import as_matrix
-from ttrace.core.evidence import RowError
+from ttrace.core.evidence import ElementError, RowError
 from ttrace.core.logical import LogicalTensor
 from ttrace.measure import ulp
 from ttrace.trace.blocks import Index
 
 WORST_ROWS = 8  # chosen
+WORST_ELEMENTS = 8  # chosen
 _WITH_ULP = (2, 4)  # bytes of the floats that training is done in
 
 Matrix = npt.NDArray[np.float64]
@@ -30,6 +31,7 @@ class Picture:
     """Adds up what is drawn of one tensor, seen as a matrix, from boxes of it."""
 
     def __init__(self, shape: Sequence[int], cells: tuple[int, int]) -> None:
+        self._dims = len(shape)
         self._shape = tuple(shape) or (1,)
         self._rows, self._columns = as_matrix(self._shape)
         self._squares = np.zeros(cells)
@@ -37,6 +39,7 @@ class Picture:
         self._ulp: list[int] | None = []
         self._worst: dict[int, tuple[float, float]] = {}
         self._reference_squared = 0.0
+        self._elements: list[tuple[float, int, int, float, float]] = []
 
     @property
     def examined(self) -> int:
@@ -54,6 +57,7 @@ class Picture:
         with np.errstate(invalid="ignore"):  # infinities of a mask
             squares, reference = np.square(right - left), np.square(left).sum(axis=1)
         errors = squares.sum(axis=1)
+        self._add_elements(left, right, squares, first_row, start[-1] if start else 0)
         # One NaN or Inf anywhere makes these sums non-finite, so that clean boxes are not searched.
         is_clean = math.isfinite(float(errors.sum() + reference.sum()))
         if not is_clean:
@@ -83,6 +87,20 @@ class Picture:
         kept = sorted(self._worst.items(), key=lambda item: -item[1][0])[:WORST_ROWS]
         self._worst = {row: norms for row, norms in kept if norms[0] > 0}
 
+    def _add_elements(
+        self, left: Matrix, right: Matrix, squares: Matrix, first_row: int, first_column: int
+    ) -> None:
+        """What is not finite counts as the worst."""
+        sizes = np.nan_to_num(squares, nan=np.inf).ravel()
+        count = min(WORST_ELEMENTS, sizes.size)
+        for place in np.argpartition(sizes, -count)[-count:].tolist():
+            row, column = divmod(place, squares.shape[1])
+            values = float(left[row, column]), float(right[row, column])
+            if sizes[place] > 0:
+                place_in_all = first_row + row, first_column + column
+                self._elements.append((float(sizes[place]), *place_in_all, *values))
+        self._elements = sorted(self._elements, key=lambda e: (-e[0], e[1:3]))[:WORST_ELEMENTS]
+
     def _add_ulp(self, counts: Sequence[int] | None) -> None:
         if counts is None or self._ulp is None:
             self._ulp = None
@@ -98,6 +116,21 @@ class Picture:
 
     def ulp(self) -> tuple[int, ...]:
         return tuple(self._ulp or ())
+
+    def worst_elements(self, candidate: LogicalTensor) -> tuple[ElementError, ...]:
+        return tuple(
+            ElementError(
+                index=(index := self._index(row, column)),
+                reference=reference,
+                candidate=found,
+                ranks=_holders(candidate, index),
+            )
+            for _, row, column, reference, found in self._elements
+        )
+
+    def _index(self, row: int, column: int) -> tuple[int, ...]:
+        leading = np.unravel_index(row, self._shape[:-1]) if len(self._shape) > 1 else ()
+        return (*(int(i) for i in leading), column)[: self._dims]
 
     def worst_rows(self, candidate: LogicalTensor) -> tuple[RowError, ...]:
         found = []

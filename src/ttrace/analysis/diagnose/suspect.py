@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ MOST_PIECES = 256  # chosen: as many as are drawn
 _LEFT = 0.1  # chosen: a guess explains 99% of the squared error, or it is none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Suspect:
     """A tensor of both runs in float64, and what a guess may use."""
 
@@ -35,13 +36,21 @@ class Suspect:
     parts: Mapping[tuple[int, ...], Sequence[Window]] = field(default_factory=dict)  # held by ranks
     cuts: tuple[int, ...] = ()  # for every dim, in how many parts the candidate holds it
     sizes: Mapping[str, int] = field(default_factory=dict)  # of mesh axes, and of microbatches
+    axes: tuple[str, ...] = ()  # of the mesh, along which ranks disagree
 
     def fits(self, undone: Tensor, expected: Tensor | None = None) -> bool:
         """Whether the tensor is right once a mistake is undone."""
-        error = float((undone - (self.expected if expected is None else expected)).norm())
-        return error <= self.allowed and error <= _LEFT * self.error
+        return self.is_explained(self.left(undone, expected))
 
-    @property
+    def left(self, undone: Tensor, expected: Tensor | None = None) -> float:
+        """The error that is left once a mistake is undone."""
+        return float((undone - (self.expected if expected is None else expected)).norm())
+
+    def is_explained(self, left: float) -> bool:
+        """Whether the tensor is right with what is left."""
+        return left <= self.allowed and left <= _LEFT * self.error
+
+    @cached_property
     def error(self) -> float:
         return float((self.found - self.expected).norm())
 
@@ -97,6 +106,7 @@ class Gathering:
         before: torch.Tensor | None,
         sizes: Mapping[str, int],
         agrees: bool,
+        axes: tuple[str, ...],
     ) -> Suspect | None:
         """Nothing where there is no tolerance, or the tensor is too large or of whole numbers."""
         if allowed is None or not self._is_small or not self._is_real:
@@ -112,6 +122,7 @@ class Gathering:
             parts=self._parts,
             cuts=tuple(len({held[dim] for held in runs}) for dim in range(len(self._shape))),
             sizes=sizes,
+            axes=axes,
         )
 
 

@@ -104,6 +104,7 @@ def _tolerance(
     return Tolerance(
         error_norm=max(factor * max(unit.mean, floor), BIAS * unit.largest),
         source=f"{factor:.2g} x {source}",
+        noise=unit.mean,
         limits=finer_limits(
             yardstick, readings, norm_floor=floor, factors=factors, correlation=correlation
         ),

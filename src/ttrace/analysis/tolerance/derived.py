@@ -94,7 +94,8 @@ def _state(
 
 def _scaled(tolerance: Tolerance, scale: float) -> Tolerance:
     limits = tuple(replace(limit, allowed=scale * limit.allowed) for limit in tolerance.limits)
-    return replace(tolerance, error_norm=scale * tolerance.error_norm, limits=limits)
+    noise = None if tolerance.noise is None else scale * tolerance.noise
+    return replace(tolerance, error_norm=scale * tolerance.error_norm, noise=noise, limits=limits)
 
 
 def _sum(one: Tolerance, other: Tolerance) -> Tolerance:
@@ -117,7 +118,7 @@ def _larger(own: Tolerance, other: Tolerance, source: str) -> Tolerance:
     )
     if own.error_norm >= other.error_norm:
         return replace(own, limits=limits)
-    return Tolerance(error_norm=other.error_norm, source=source, limits=limits)
+    return replace(own, error_norm=other.error_norm, source=source, limits=limits)
 
 
 def _with_share(own: Tolerance, share: float, yardstick: Yardstick, source: str) -> Tolerance:
@@ -134,4 +135,4 @@ def _with_share(own: Tolerance, share: float, yardstick: Yardstick, source: str)
     common = share * yardstick.reference_norm
     if common <= own.error_norm:
         return replace(own, limits=limits)
-    return Tolerance(error_norm=common, source=source, limits=limits)
+    return replace(own, error_norm=common, source=source, limits=limits)

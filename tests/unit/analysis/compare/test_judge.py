@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ttrace.analysis.compare import Allowed, Measured, judge
+from ttrace.analysis.compare.measure import Disagreement
 from ttrace.analysis.tolerance import Yardstick, tolerances
 from ttrace.core.alignment import Alignment
 from ttrace.core.finding import Finding
@@ -238,3 +239,29 @@ class TestSpecialCases:
     def test_complex_numbers_have_no_places(self) -> None:
         found = measure(torch.ones(4, 4, dtype=torch.complex64), torch.zeros(4, 4))
         assert (found.slices, found.worst_element, found.count) == ((), (), 32)
+
+
+def repeated(candidate: torch.Tensor, other: torch.Tensor) -> tuple[Verdict, Finding | None]:
+    """Of two replicas; noise is 1 %."""
+    reference = values()
+    yardstick = Yardstick(
+        dtype="float32",
+        volume=reference.numel(),
+        sequence=1,
+        noise=(measure(reference, noisy(2)),),
+    )
+    whole = logical(candidate)
+    (piece,) = whole.pieces
+    spread = Disagreement(piece=piece, statistics=measure(candidate, other))
+    found = Measured(statistics=measure(reference, candidate), disagreements=(spread,))
+    alignment = Alignment(id=ID, reference=logical(reference), candidate=whole)
+    result = judge(alignment, found, Allowed(tolerances=tolerances({ID: yardstick})), order=0)
+    return result.verdict, result.finding
+
+
+def test_replicas_that_are_all_wrong_alike_are_no_conflict() -> None:
+    """Half of the reference on both; that they differ by 1 % of it is beside the point."""
+    half = values() / 2
+    assert repeated(half, half * 1.01) == (Verdict.MISMATCH, Finding.CONSTANT_FACTOR)
+    assert repeated(half, values()) == (Verdict.CONFLICT, Finding.REPLICAS_DISAGREE)
+    assert repeated(values(), values() * 1.01) == (Verdict.CONFLICT, Finding.REPLICAS_DISAGREE)

@@ -66,6 +66,33 @@ def test_wrong_shard_is_named_and_is_a_block(tmp_path: Path, whole: torch.Tensor
     assert found.ulp[0] == whole.numel() - 64
 
 
+def test_worst_elements_are_shown_with_their_values(tmp_path: Path, whole: torch.Tensor) -> None:
+    left, right = (part.contiguous() for part in whole.chunk(2, 1))
+    wrong = right.clone()
+    wrong[3, 5] += 2
+    wrong[6, 1] = torch.inf
+    found = examine(tmp_path, whole, {0: left, 1: wrong}, 1).elements
+    assert [element.index for element in found] == [(6, 65), (3, 69)]
+    assert found[1].reference == whole[3, 69]
+    assert found[1].candidate == pytest.approx(float(whole[3, 69]) + 2)
+    assert found[0].candidate == torch.inf
+    assert {element.ranks for element in found} == {(1,)}
+
+
+def test_number_is_shown_by_rank(tmp_path: Path) -> None:
+    """A norm that every rank holds; one element of a tensor of rank 0 has no index."""
+    full = Layout.full(())
+    reference = write_logical(tmp_path / "reference", {0: (full, torch.tensor(4.0))})
+    values = {rank: (full, torch.tensor(2.0 + rank / 100)) for rank in range(4)}
+    candidate = write_logical(tmp_path / "candidate", values)
+    with SpanReader(tmp_path / "reference") as left, SpanReader(tmp_path / "candidate") as right:
+        found = Examiner(left, right).examine(tensor(ID, 0, 10.0), reference, candidate)
+    held = {scalar.ranks: scalar.value for scalar in found.scalars}
+    assert held == {(rank,): pytest.approx(2.0 + rank / 100) for rank in range(4)}
+    assert found.elements[0].index == ()
+    assert found.elements[0].reference == 4.0
+
+
 def test_right_shards_have_nothing_to_show(tmp_path: Path, whole: torch.Tensor) -> None:
     parts = [part.contiguous() for part in whole.chunk(2, 0)]
     found = examine(tmp_path, whole, dict(enumerate(parts)), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from torch import Tensor
 from tests.support.logical import write_logical
 from tests.support.made_results import tensor
 from ttrace.analysis.diagnose.examine import Examiner, earlier, with_diagnoses
-from ttrace.analysis.diagnose.mistakes import diagnose, installed_guesses
+from ttrace.analysis.diagnose.mistakes import diagnose, installed_guesses, nearest
 from ttrace.analysis.diagnose.suspect import Suspect
 from ttrace.core.blame import Diagnosis, Mistake
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
+from ttrace.core.mesh import NO_MESH, Mesh
 from ttrace.report import wording
 from ttrace.trace.spans import SpanReader
 
@@ -104,6 +106,38 @@ def test_the_same_mistake_beside_another_error_is_not_named(says: str) -> None:
     assert diagnose(replace(made, found=made.found + other, total=total)) is None
 
 
+NEAR = {name: made for name, made in MISTAKES.items() if "one of" not in name}
+
+
+@pytest.mark.parametrize("says", [n for n in NEAR if "zero" not in n and "before" not in n])
+def test_the_same_mistake_beside_a_small_error_is_the_nearest(says: str) -> None:
+    made = MISTAKES[says]
+    other = 0.1 * made.error / math.sqrt(WHOLE.numel()) * random(*WHOLE.shape, seed=9)
+    total = None if made.total is None else made.total + other * made.holders
+    found = nearest(replace(made, found=made.found + other, total=total))
+    assert found is not None
+    whole = diagnose(made)
+    assert whole is not None
+    assert found.diagnosis.mistake is whole.mistake
+    assert 0.75 < found.explained < 1
+
+
+def test_nothing_is_near_to_an_error_at_random() -> None:
+    assert nearest(suspect(WHOLE + 0.5 * TERM)) is None
+    assert nearest(suspect(WHOLE * torch.nan)) is None
+
+
+def test_one_of_the_terms_of_a_sum_is_recognised_by_its_size() -> None:
+    """The other term is nowhere; half of the elements missing looks the same but for its zeros."""
+    terms = [random(*WHOLE.shape, seed=seed) for seed in (20, 21)]
+    found = nearest(suspect(terms[0], expected=terms[0] + terms[1]))
+    assert found is not None
+    assert found.diagnosis == Diagnosis(mistake=Mistake.ONE_TERM_OF_A_SUM, size=2, axes=("dp",))
+    halved = WHOLE.clone()
+    halved.view(-1)[::2] = 0
+    assert nearest(suspect(halved)) is None
+
+
 @pytest.mark.parametrize("seed", range(10, 15))
 def test_rounding_looks_like_nothing(seed: int) -> None:
     assert (
@@ -125,7 +159,7 @@ def test_nan_and_emptiness_have_no_diagnosis() -> None:
 ID = TensorId.parse("step0/a:param.weight")
 
 
-def examine(folder: Path, whole: Tensor, parts: list[Tensor]) -> Detail:
+def examine(folder: Path, whole: Tensor, parts: list[Tensor], mesh: Mesh = NO_MESH) -> Detail:
     """Every rank says that it holds the whole."""
     full = Layout.full(SHAPE)
     reference = write_logical(folder / "reference", {0: (full, whole)})
@@ -133,7 +167,16 @@ def examine(folder: Path, whole: Tensor, parts: list[Tensor]) -> Detail:
         folder / "candidate", {r: (full, part) for r, part in enumerate(parts)}
     )
     with SpanReader(folder / "reference") as ours, SpanReader(folder / "candidate") as theirs:
-        return Examiner(ours, theirs).examine(tensor(ID, 0, 10.0), reference, candidate)
+        examiner = Examiner(ours, theirs)
+        return examiner.examine(tensor(ID, 0, 10.0), reference, candidate, mesh=mesh)
+
+
+def test_axis_along_which_an_all_reduce_is_missing_is_found(tmp_path: Path) -> None:
+    """Two data-parallel ranks repeat what two tensor-parallel ones hold."""
+    whole, first = (random(*SHAPE, seed=seed).float() for seed in range(2))
+    mesh = Mesh(axes={"dp": 2, "tp": 2}, coordinates=((0, 0), (0, 1), (1, 0), (1, 1)))
+    found = examine(tmp_path, whole, [first, whole - first] * 2, mesh)
+    assert found.diagnosis == Diagnosis(mistake=Mistake.MISSING_ALL_REDUCE, axes=("tp",))
 
 
 def test_unreduced_parts_in_traces_are_recognised(tmp_path: Path) -> None:
