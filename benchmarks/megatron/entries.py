@@ -10,8 +10,7 @@ from typing import Any
 
 from benchmarks.megatron.cases import Case
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report.wording import blamed, finding, place
-from ttrace.report.words import PHASES
+from ttrace.report.wording import blamed, finding, phase, place, with_commas
 from zoo.bug import Bug, Family
 from zoo.registry import find
 from zoo.trials import Trial, Trials, blames
@@ -38,7 +37,7 @@ def _of_bug(bug: Bug, trials: Trials) -> dict[str, Any]:
         "source": bug.origin,
         "in_paper": bug.in_paper,
         "layout": bug.layout,
-        "expected": [f"{blamed(blame)}, {PHASES[blame.phase]}" for blame in bug.expected],
+        "expected": [with_commas(blamed(blame), phase(blame)) for blame in bug.expected],
         "is_exact": bug.is_named_by(blames(wrong.told)),
         "bug": _of_trial(wrong),
         "twin": _of_trial(twin),

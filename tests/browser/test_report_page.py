@@ -50,7 +50,7 @@ def test_page_opens_from_disk_without_a_word_on_the_console(
 def test_verdict_and_culprit_come_first(browser: Any, pages: Pages) -> None:
     visit(browser, pages["failing"])
     assert text(browser, "h1") == "NOT EQUIVALENT: layers.2.feed_forward.w2, backward"
-    assert "times what is allowed" in text(browser, "#findings")
+    assert "x what is allowed" in text(browser, "#findings")
     assert text(browser, "#tensor-name") == "step0/layers.2.feed_forward.w2:grad_input.0"
 
 

@@ -140,7 +140,15 @@ def test_sample_of_the_readme_is_what_a_terminal_shows_of_the_demo(tmp_path: Pat
 
 
 def words(text: str) -> list[str]:
-    return [word for word in text.split() if not re.fullmatch(r"\(?[\d.e+-]+[),:;]*", word)]
+    """Without numbers: 0.42, 567,000x, 14 million x."""
+    large = re.sub(r"\d[\d.]*\s+(?:million|billion|trillion)\s+x\b", "0x", text)
+    return [word for word in large.split() if not re.fullmatch(r"\(?[\d.,e+-]+x?[),:;]*", word)]
+
+
+def test_numbers_are_no_words_and_what_stands_around_them_is() -> None:
+    for number in ("7x", "567,000x", "14 million x", "14 million\n  x", "1.2 billion x"):
+        assert words(f"is wrong: {number} its tolerance") == words("is wrong: its tolerance")
+    assert words("2 million tokens") == ["million", "tokens"]
 
 
 def test_shown_output_belongs_to_a_command_of_its_page() -> None:

@@ -18,6 +18,7 @@ from ttrace.core.results import Strength
 from ttrace.errors import UsageError
 from ttrace.report.forms import FORMS, TERMINAL, parse_form
 from ttrace.report.json_file import read_result
+from ttrace.report.numbers import counted, times
 
 
 def check(
@@ -111,10 +112,11 @@ def accept(
     (used,) = uses(failures, [entry])
     if not used.count:
         shown = ", ".join(str(failure.id) for failure in failures[:3]) or "none"
-        beyond = f" within {bound:g} times its tolerance" if used.beyond else ""
+        beyond = f" within {times(bound or 0.0)} its tolerance" if used.beyond else ""
         raise UsageError(f"no failure of {result}{beyond} is called {tensor!r}; there are {shown}")
     append_entry(file, entry)
-    say(f"{tensor} added to {file}; {used.count} failures of {result} are accepted by it")
+    accepted = counted(used.count, f"failure of {result} is/failures of {result} are")
+    say(f"{tensor} added to {file}; {accepted} accepted by it")
 
 
 def _with_an_option_for_every_form(command: Callable[..., None]) -> inspect.Signature:

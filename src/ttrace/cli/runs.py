@@ -32,6 +32,7 @@ from ttrace.cli.options import (
 from ttrace.cli.screen import comparing, finish, say, waiting, write_json
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.launch import prepare_folder
+from ttrace.report.numbers import counted, filled
 
 if TYPE_CHECKING:
     from ttrace.lab.experiment import Experiment
@@ -215,7 +216,7 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
 
     if run.shared:
         found = sorted(path.name for path in run.folder.glob("rank-*"))
-        say(f"{len(found)} ranks so far in {run.folder}", stderr=json_file == "-")
+        say(f"{counted(len(found), 'rank')} so far in {run.folder}", stderr=json_file == "-")
         write_json(json_file, {"trace": str(run.folder), "ranks": len(found)})
         return
     trace = Trace.open(run.folder)
@@ -224,7 +225,8 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
         fault for found in trace.ranks.values() if found.summary for fault in found.summary.faults
     ]
     say(
-        f"{len(trace.by_id())} tensors from {len(trace.ranks)} of {trace.world_size} ranks in "
+        f"{counted(len(trace.by_id()), 'tensor')} from {len(trace.ranks)} of "
+        f"{counted(trace.world_size, 'rank')} in "
         f"{run.folder}",
         stderr=json_file == "-",
     )
@@ -234,13 +236,17 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
     if unfinished or trace.missing_ranks or faults:
         raise CommandFailed(
             f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
-            f"{unfinished}, {len(faults)} faults{': ' + faults[0] if faults else ''}; see "
-            f"{run.log}{_SHARED if trace.missing_ranks else ''}"
+            f"{unfinished}, {counted(len(faults), 'fault')}{': ' + faults[0] if faults else ''}; "
+            f"see {run.log}{_SHARED if trace.missing_ranks else ''}"
         )
     if made < run.settings.steps:
         raise CommandFailed(
-            f"{made} of {run.settings.steps} steps were made: let the script make more, or ask for "
-            "fewer with --steps"
+            filled(
+                "{made} of {asked:step} {made:|was/were} made: let the script make more, or ask "
+                "for fewer with --steps",
+                made=made,
+                asked=run.settings.steps,
+            )
         )
 
 

@@ -26,6 +26,7 @@ from rich.progress import (
 from rich.text import Text
 
 from ttrace.core.results import CheckResult
+from ttrace.report.html import render as render_page
 from ttrace.report.json_file import dumps, render
 from ttrace.report.terminal import console_on, print_check
 
@@ -33,20 +34,25 @@ from ttrace.report.terminal import console_on, print_check
 def finish(
     result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
 ) -> NoReturn:
-    quiet = json_file == "-"
+    """Write the result, its report and what else was asked for, print it, and exit by it."""
+    piped = str(html) == "-"
+    quiet = piped or json_file == "-"
+    pages = [] if html is None or piped else [html]
     if folder is not None:
         _put(str(folder / "result.json"), render(result))
-        html = html or folder / "report.html"
-    if html is not None:
-        result.write_html(html)
-    if json_file is not None and not quiet:
+        pages.append(folder / "report.html")
+    for page in pages:
+        result.write_html(page)
+    if json_file not in (None, "-"):
         _put(json_file, render(result))  # before a reader of the text may have gone
     print_check(result, open_console(stderr=quiet))
-    if html is not None:
-        say(f"report: {html}", stderr=quiet)
+    if pages:
+        say(f"report: {pages[0]}", stderr=quiet)
     if folder is not None:
         say(f"traces and result.json in {folder}", stderr=quiet)
-    if quiet:
+    if piped:
+        _put("-", render_page(result))
+    if json_file == "-":
         _put("-", render(result))
     raise typer.Exit(result.exit_code)
 

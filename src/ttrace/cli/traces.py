@@ -9,6 +9,7 @@ import typer
 
 from ttrace.cli.options import Json
 from ttrace.cli.screen import open_console, say, write_json
+from ttrace.report.numbers import counted
 
 
 def show(
@@ -57,5 +58,5 @@ def plan(
 
     write_plans(reference, run, prepare_folder(out))
     files = len(list(out.glob("plan-*.json")))
-    say(f"plans of {files} ranks in {out}", stderr=json_file == "-")
+    say(f"plans of {counted(files, 'rank')} in {out}", stderr=json_file == "-")
     write_json(json_file, {"plans": str(out), "ranks": files})

@@ -61,14 +61,15 @@ class Caveat(StrEnum):
 
 CAVEATS = {
     Caveat.IN_PARTS: " in {parts}",
-    Caveat.PART_OF_IT: "only {judged} of {expected} gradients of parameters have a recorded {part}",
-    Caveat.CANDIDATE_ONLY: "{count} modules were called by the candidate only",
+    Caveat.PART_OF_IT: "only {judged} of {expected:gradient} of parameters {judged:|has/have} a "
+    "recorded {part}",
+    Caveat.CANDIDATE_ONLY: "{count:module was/modules were} called by the candidate only",
     Caveat.COVERED: "judged: {parts}",
     Caveat.SOME: "{part} ({judged} of {expected})",
-    Caveat.ACCEPTED: "accepted: {count} tensors by {id}: {reason}",
-    Caveat.BEYOND_BOUND: "not accepted: {count} tensors of {id} are beyond its bound of {bound:g} "
-    "times their tolerance",
+    Caveat.ACCEPTED: "accepted: {count:tensor} by {id}: {reason}",
+    Caveat.BEYOND_BOUND: "not accepted: {count:tensor} of {id} {count:|is/are} beyond its bound of "
+    "{bound} {count:|its/their} tolerance",
     Caveat.ACCEPTS_NOTHING: "the accept list has {id}, and no failure is called so: {reason}",
     Caveat.IS_ACCEPTED: "{count} of {total} accepted",
-    Caveat.SEVERAL: "{pattern} ({count} places: {places})",
+    Caveat.SEVERAL: "{pattern} ({count:place}: {places})",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ttrace.core.checkup import Checkup, Sight, Watched
+from ttrace.report.numbers import counted, filled
 
 _NAMES = {
     Watched.VALUES: "forward",
@@ -18,11 +19,11 @@ _NAMES = {
 _SEEN = {
     Watched.VALUES: "outputs of modules: {seen}",
     Watched.GRADIENTS: "gradients of inputs and outputs: {seen}",
-    Watched.LOCAL: "of {seen} of {expected} parameters, on each rank, before any reduction",
-    Watched.REDUCED: "of {seen} of {expected} parameters, as the optimizer gets them",
+    Watched.LOCAL: "of {seen} of {expected:parameter}, on each rank, before any reduction",
+    Watched.REDUCED: "of {seen} of {expected:parameter}, as the optimizer gets them",
     Watched.NORM: "the one that gradients are clipped by",
-    Watched.STATE: "of {seen} of {expected} parameters",
-    Watched.UPDATES: "of {seen} of {expected} parameters",
+    Watched.STATE: "of {seen} of {expected:parameter}",
+    Watched.UPDATES: "of {seen} of {expected:parameter}",
 }
 _UNSEEN = {
     Watched.VALUES: "none: the model is not called inside of the step, or it is not the one that "
@@ -62,7 +63,7 @@ def lines(found: Checkup) -> Iterator[tuple[str, str]]:
     for sight in found.sights:
         yield _NAMES[sight.watched], _sight(sight)
     if found.inferred:
-        known = f"{found.tensors - found.inferred} of {found.tensors} tensors"
+        known = f"{found.tensors - found.inferred} of {counted(found.tensors, 'tensor')}"
         yield "layouts", f"{known} say where they belong; others are placed by shape and content"
     share = f"the step took {found.seconds:.2f} s, of which recording {found.recording_seconds:.2f}"
     yield "cost", f"{share} s; {found.bytes_per_rank / 1e6:.1f} MB on disk for a rank"
@@ -78,7 +79,7 @@ def verdict(found: Checkup) -> str:
     unseen = ", ".join(_NAMES[watched] for watched in found.unseen)
     why = [
         f"not all is seen ({unseen})" if unseen else "",
-        f"{found.world_size - found.ranks} ranks are missing"
+        counted(found.world_size - found.ranks, "rank is missing/ranks are missing")
         if found.ranks != found.world_size
         else "",
         "ranks did not end their trace" if found.unfinished else "",
@@ -89,7 +90,7 @@ def verdict(found: Checkup) -> str:
 
 def _sight(sight: Sight) -> str:
     said = _SEEN if sight.seen else _UNSEEN
-    return said[sight.watched].format(seen=sight.seen, expected=sight.expected)
+    return filled(said[sight.watched], seen=sight.seen, expected=sight.expected)
 
 
 def _unfinished(found: Checkup) -> str:

@@ -26,6 +26,7 @@ from typing import ClassVar, TextIO
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
 from ttrace.report import github, html, json_file, junit, markdown, terminal, trackers
+from ttrace.report.numbers import counted
 
 _GROUP = "ttrace.report_forms"
 
@@ -116,7 +117,7 @@ def find_form(name: str) -> Form:
 
 
 def _scalars(result: CheckResult, folder: Path) -> str:
-    return f"{trackers.write_scalars(result, folder)} scalars in {folder}"
+    return f"{counted(trackers.write_scalars(result, folder), 'scalar')} in {folder}"
 
 
 def _annotate(result: CheckResult, out: TextIO) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, scope, view
+from ttrace.report import overall, scope, view, wording
+from ttrace.report.numbers import counted, ratio_cell
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -24,7 +25,8 @@ def render(result: CheckResult) -> str:
     causes = view.grouped(result)
     for cause in causes[:_CULPRITS]:
         where = f" in {code(cause.source)}" if cause.source else ""
-        lines += [f"- **{code(cause.where)}**, {cause.phase}{where}: {code(cause.reason)}"]
+        place = wording.with_commas(f"**{code(cause.where)}**", cause.phase)
+        lines += [f"- {place}{where}: {code(cause.reason)}"]
         lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
     if len(causes) > _CULPRITS:
         lines.append(f"- {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")
@@ -32,10 +34,11 @@ def render(result: CheckResult) -> str:
     if shown:
         lines += ["", "| tensor | verdict | error/tolerance | ranks |", "|---|---|---:|---|"]
         for tensor in shown[:_ROWS]:
-            ratio = "-" if tensor.ratio is None else f"{tensor.ratio:.3g}"
             ranks = ", ".join(map(str, tensor.ranks)) or "-"
             name = code(str(tensor.id), cell=True)
-            lines.append(f"| {name} | {tensor.verdict.value} | {ratio} | {ranks} |")
+            lines.append(
+                f"| {name} | {tensor.verdict.value} | {ratio_cell(tensor.ratio)} | {ranks} |"
+            )
     lines += ["", overall.counts(result)]
     lines += filter(None, (overall.nearness(result), scope.judged(result)))
     lines += [f"{what}: {len(names)}" for what, names in overall.not_covered(result)]
@@ -50,7 +53,9 @@ def _runs(result: CheckResult) -> list[str]:
         mesh = " x ".join(f"{axis} {size}" for axis, size in run.mesh.items()) or "one device"
         said = run.versions | run.facts
         versions = ", ".join(f"{name} {value}" for name, value in said.items())
-        facts = f"{run.world_size} ranks ({mesh}), {', '.join(run.dtypes)} on {run.device}"
+        facts = (
+            f"{counted(run.world_size, 'rank')} ({mesh}), {', '.join(run.dtypes)} on {run.device}"
+        )
         lines.append(f"- {run.role}: {code(f'{facts}; {versions}')}")
     return lines if len(lines) > 1 else []
 

@@ -1,6 +1,6 @@
 """What is said of a result as a whole: its headline, how sure and how near it is, and its notes.
 
-    headline    NOT EQUIVALENT (strong, 12 times the tolerance): layers.1.feed_forward, backward
+    headline    NOT EQUIVALENT (strong, 12x the tolerance): layers.1.feed_forward, backward
     counts      218 pass, 176 mismatch; tolerances from 1 perturbed reference run
     nearness    largest error / tolerance by kind: output 0.21, grad 0.27
 
@@ -16,6 +16,7 @@ from ttrace.core.finding import Note
 from ttrace.core.ids import Kind, display_module
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
 from ttrace.report import scope
+from ttrace.report.numbers import filled, times
 from ttrace.report.wording import difference, finding, line, place
 from ttrace.report.words import TOPICS, Line
 
@@ -79,7 +80,7 @@ def strength(result: CheckResult) -> str:
     """How strong the evidence is, where it is not beyond doubt."""
     if result.strength not in (Strength.BORDERLINE, Strength.STRONG):
         return ""
-    ratio = result.blamed_in.largest_ratio
+    ratio = times(result.blamed_in.largest_ratio)
     return line(Line.STRENGTH, strength=result.strength.value, ratio=ratio)
 
 
@@ -103,7 +104,7 @@ def follow_on(result: CheckResult) -> str:
         failures=len(result.failures),
         modules=len(modules),
         count=count,
-        s="s" * (count != 1),
+        rest=line(Line.REST) if len(result.failures) > count else "",
     )
 
 
@@ -111,7 +112,7 @@ def counts(result: CheckResult) -> str:
     """218 pass, 176 mismatch; tolerances from 1 perturbed reference run."""
     found = ", ".join(f"{count} {verdict.value}" for verdict, count in result.counts().items())
     runs = len(result.perturbed)
-    return line(Line.COUNTS, verdicts=found or line(Line.NO_COUNTS), runs=runs, s="s" * (runs != 1))
+    return line(Line.COUNTS, verdicts=found or line(Line.NO_COUNTS), runs=runs)
 
 
 def sampled(result: CheckResult) -> str:
@@ -123,7 +124,18 @@ def sampled(result: CheckResult) -> str:
     ]
     if not shares:
         return ""
-    return line(Line.SAMPLED, count=len(shares), s="s" * (len(shares) > 1), least=min(shares))
+    return line(Line.SAMPLED, count=len(shares), least=min(shares))
+
+
+def captured(result: CheckResult) -> str:
+    """Whether all gradients came; one sentence where nothing at all was missed."""
+    seen = result.coverage
+    if seen.hooks_fired != seen.hooks_expected:
+        return line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)
+    hooks = line(
+        Line.ALL_HOOKS if seen.hooks_expected else Line.NO_HOOKS, expected=seen.hooks_expected
+    )
+    return hooks if not_covered(result) else line(Line.CAPTURED, hooks=hooks)
 
 
 def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -141,7 +153,8 @@ def not_covered(result: CheckResult) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def note(of_result: Note) -> str:
     """What one should know of the whole comparison."""
-    return TOPICS[of_result.topic].format(
+    return filled(
+        TOPICS[of_result.topic],
         text=of_result.text,
         count=of_result.count,
         total=of_result.total,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from ttrace.core.coverage import StepPart
 from ttrace.core.results import CheckResult, Outcome, Verdict
 from ttrace.report.caveats import CAVEATS, LOST, NOT_RECORDED, PARTS, Caveat
+from ttrace.report.numbers import filled, times
 
 
 def in_parts(result: CheckResult) -> str:
@@ -32,12 +33,15 @@ def unseen(result: CheckResult) -> Iterator[str]:
             if was_judged:  # otherwise it follows from the one before
                 yield NOT_RECORDED[found.part]
         elif not found.is_whole:
-            yield CAVEATS[Caveat.PART_OF_IT].format(
-                part=PARTS[found.part], judged=found.judged, expected=found.expected
+            yield filled(
+                CAVEATS[Caveat.PART_OF_IT],
+                part=PARTS[found.part],
+                judged=found.judged,
+                expected=found.expected,
             )
         was_judged = found.judged > 0
     if alone := result.coverage.candidate_only:
-        yield CAVEATS[Caveat.CANDIDATE_ONLY].format(count=len(alone))
+        yield filled(CAVEATS[Caveat.CANDIDATE_ONLY], count=len(alone))
 
 
 def lost(result: CheckResult) -> str:
@@ -79,12 +83,12 @@ def said_of_accepted(result: CheckResult) -> tuple[str, ...]:
         words = {
             "id": used.entry.id,
             "reason": used.entry.reason,
-            "bound": used.entry.bound or 0.0,
+            "bound": times(used.entry.bound or 0.0),
         }
         if count:
-            said.append(CAVEATS[Caveat.ACCEPTED].format(count=count, **words))
+            said.append(filled(CAVEATS[Caveat.ACCEPTED], count=count, **words))
         if beyond:
-            said.append(CAVEATS[Caveat.BEYOND_BOUND].format(count=beyond, **words))
+            said.append(filled(CAVEATS[Caveat.BEYOND_BOUND], count=beyond, **words))
         if not count and not beyond:
             said.append(CAVEATS[Caveat.ACCEPTS_NOTHING].format(**words))
     return tuple(said)

@@ -1,7 +1,7 @@
 """The report in a terminal: verdict, culprits, first wrong tensors, what was not covered.
 
 NOT EQUIVALENT: layers.1.feed_forward, backward
-  the gradient it passes back to layers.1.ffn_norm is the first wrong: 1.2e+05 times its tolerance
+  the gradient it passes back to layers.1.ffn_norm is the first wrong: 120,000x its tolerance
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ttrace.core.logical import LogicalTensor
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.report import overall, scope, view, wording
+from ttrace.report.numbers import counted, ratio_cell
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -74,7 +75,8 @@ def print_trace(facts: dict[str, Any], console: Console) -> None:
     seed = facts["noise_seed"]
     _say(
         console,
-        f"{facts['path']}: {facts['tensors']} tensors of {facts['modules']} modules",
+        f"{facts['path']}: {counted(facts['tensors'], 'tensor')} of "
+        f"{counted(facts['modules'], 'module')}",
         "bold",
     )
     rows = {
@@ -126,7 +128,7 @@ def print_tensor(
             table.add_row(*(_cell(str(cell)) for cell in cells))
     console.print(table)
     if len(rows) > 64:
-        _say(console, f"and {len(rows) - 64} more pieces")
+        _say(console, f"and {counted(len(rows) - 64, 'more piece')}")
     for gap in tensor.gaps:
         _say(console, f"no rank holds {gap}", style="red")
 
@@ -153,7 +155,7 @@ def _table(results: tuple[TensorResult, ...], console: Console) -> Table:
         table.add_row(
             _cell(str(result.id)),
             _cell(result.verdict.value, style=_COLOURS.get(result.verdict, "red")),
-            _number(result.ratio),
+            ratio_cell(result.ratio),
             *(units if wide else ()),
             _cell(_note(result)),
         )
@@ -182,8 +184,7 @@ def _number(value: float | None) -> str:
 
 
 def _coverage(result: CheckResult) -> list[str]:
-    seen = result.coverage
-    lines = [line(Line.HOOKS, fired=seen.hooks_fired, expected=seen.hooks_expected)]
+    lines = [overall.captured(result)]
     lines += [f"{what}: {_few(names)}" for what, names in overall.not_covered(result)]
     lines += [sampled] if (sampled := overall.sampled(result)) else []
     return [*lines, *scope.said_of_accepted(result), *map(overall.note, result.notes)]

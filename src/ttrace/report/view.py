@@ -49,7 +49,7 @@ class RootCause:
     """A culprit in words, its evidence and where its code is."""
 
     where: str
-    phase: str
+    phase: str  # empty where its place says it
     reason: str
     class_name: str
     source: str
@@ -59,7 +59,7 @@ class RootCause:
 
     @property
     def place(self) -> str:
-        return f"{self.where}, {self.phase}"
+        return wording.with_commas(self.where, self.phase)
 
 
 def look_first(result: CheckResult) -> str:
@@ -87,7 +87,7 @@ def root_causes(result: CheckResult) -> tuple[RootCause, ...]:
         module = modules.get(named[0]) if len(named) == 1 else None
         return RootCause(
             where=wording.where(culprit),
-            phase=wording.phase(culprit),
+            phase=wording.phase(culprit.blame),
             reason=wording.reason(culprit, tensors),
             class_name="" if module is None else module.class_name,
             source="" if module is None else module.source,

@@ -1,7 +1,7 @@
 """Wording: text for people from the types of a result, with the sentences of words.py.
 
     Culprit             layers.1.feed_forward, backward
-    Reason              its output is the first wrong tensor: 1.2e+05 times its tolerance
+    Reason              its output is the first wrong tensor: 120,000x its tolerance
     Diagnosis           parts 0 and 1 of 2 of dim 1 are exchanged
 
 Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides nothing.
@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Reason
+from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason, Stage
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.hyperparameter import Difference, Owner
 from ttrace.core.ids import Kind, TensorId, display_module
@@ -21,15 +21,8 @@ from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.report.caveats import CAVEATS, EXPECTED, Caveat
 from ttrace.report.mistakes import MISTAKES
-from ttrace.report.words import (
-    FINDINGS,
-    LINES,
-    PHASES,
-    REASONS,
-    STAGES,
-    STATISTICS,
-    Line,
-)
+from ttrace.report.numbers import exact_gain, filled, times
+from ttrace.report.words import FINDINGS, LINES, PHASES, REASONS, STAGES, STATISTICS, Line
 
 _MOST_RANKS = 16  # chosen: more are no place to look at
 _MOST_PARTS = 8  # chosen: enough to see the order
@@ -40,15 +33,23 @@ Tensors = Mapping[TensorId, TensorResult]
 
 # What a size of a diagnosis is called that is no mesh axis.
 _SIZES = {"ranks": Line.NUMBER, "microbatches": Line.NUMBER}
+# The phase that the name of a stage says already.
+_SAID = {
+    Stage.MODEL_INPUT: Phase.INPUTS,
+    Stage.INITIAL_PARAMETERS: Phase.PARAMETERS,
+    Stage.BACKWARD: Phase.BACKWARD,
+    Stage.GRADIENT_ACCUMULATION: Phase.GRADIENT_ACCUMULATION,
+    Stage.GRADIENT_REDUCTION: Phase.GRADIENT_REDUCTION,
+}
 
 
 def line(key: Line, **values: object) -> str:
-    return LINES[key].format(**values)
+    return filled(LINES[key], **values)
 
 
 def place(culprit: Culprit) -> str:
-    """layers.1.feed_forward, backward"""
-    return f"{where(culprit)}, {phase(culprit)}"
+    """layers.1.feed_forward, backward; a stage that says its phase stands alone."""
+    return with_commas(where(culprit), phase(culprit.blame))
 
 
 def where(culprit: Culprit) -> str:
@@ -62,7 +63,7 @@ def where(culprit: Culprit) -> str:
 def several(pattern: str, places: Sequence[str]) -> str:
     """layers.*.mlp (4 places: layers.0.mlp, layers.1.mlp, layers.2.mlp ...)"""
     shown = ", ".join(places[:_MOST_PLACES]) + " ..." * (len(places) > _MOST_PLACES)
-    return CAVEATS[Caveat.SEVERAL].format(pattern=pattern, count=len(places), places=shown)
+    return filled(CAVEATS[Caveat.SEVERAL], pattern=pattern, count=len(places), places=shown)
 
 
 def blamed(blame: Blame) -> str:
@@ -71,8 +72,10 @@ def blamed(blame: Blame) -> str:
     return " or ".join(map(display_module, blame.modules))
 
 
-def phase(culprit: Culprit) -> str:
-    return PHASES[culprit.blame.phase]
+def phase(blame: Blame) -> str:
+    """When in a step it is; empty where the stage says it."""
+    is_said = blame.stage is not None and _SAID.get(blame.stage) is blame.phase
+    return "" if is_said else PHASES[blame.phase]
 
 
 def reason(culprit: Culprit, tensors: Tensors) -> str:
@@ -125,7 +128,8 @@ def _reason(culprit: Culprit, tensors: Tensors) -> str:
     first = evidence[0] if evidence else None
     others = len(evidence) - 1
     reduced = first is not None and first.kind is Kind.REDUCED_GRAD
-    return REASONS[culprit.reason].format(
+    return filled(
+        REASONS[culprit.reason],
         count=culprit.count,
         total=culprit.total,
         factor=math.nan if culprit.factor is None else culprit.factor,
@@ -154,24 +158,27 @@ def why(tensor: TensorResult) -> str:
     """How wrong a tensor is, and in what way."""
     found = finding(tensor)
     if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None:
-        return _joined(tensor.verdict.value, found)
-    counted = tensor.statistics
-    if not math.isinf(tensor.ratio):
-        size = line(Line.RATIO, ratio=tensor.ratio)
-    elif counted is not None and tensor.dtype.startswith(("int", "uint", "bool")):
-        size = line(Line.MUST_BE_EQUAL, unequal=counted.unequal, elements=counted.count)
-    else:
-        size = line(Line.FAR_BEYOND)
-    return _joined(size, found)
+        return with_commas(tensor.verdict.value, found)
+    return with_commas(_must_be_equal(tensor) or line(Line.RATIO, ratio=times(tensor.ratio)), found)
+
+
+def _must_be_equal(tensor: TensorResult) -> str:
+    """Of whole numbers that differ, for which no ratio says how much; empty of others."""
+    found = tensor.statistics
+    is_whole = tensor.dtype.startswith(("int", "uint", "bool"))
+    if found is None or not is_whole or tensor.ratio is None or not math.isinf(tensor.ratio):
+        return ""
+    return line(Line.MUST_BE_EQUAL, unequal=found.unequal, elements=found.count)
 
 
 def finding(tensor: TensorResult) -> str:
     """In what way a tensor is right or wrong; empty where its verdict says all."""
     special = tensor.specifics or Specifics()
-    tokens = line(Line.TOKENS, moved=special.moved, s="s" * (special.moved > 1))
+    tokens = line(Line.TOKENS, moved=special.moved)
     words = ""
     if tensor.finding is not None:
-        words = FINDINGS[tensor.finding].format(
+        words = filled(
+            FINDINGS[tensor.finding],
             tokens=tokens,
             allowed_moves=special.allowed_moves,
             ranks=listed_ranks(special.ranks),
@@ -188,7 +195,7 @@ def finding(tensor: TensorResult) -> str:
     if special.fault:
         is_candidate = tensor.finding is not Finding.ONLY_IN_CANDIDATE
         whole = Line.CANDIDATE_NOT_WHOLE if is_candidate else Line.REFERENCE_NOT_WHOLE
-        words = _joined(words, line(whole, fault=special.fault))
+        words = with_commas(words, line(whole, fault=special.fault))
     if special.moved and tensor.finding is not Finding.TOKENS_MOVED:
         words = f"{words}; {tokens}" if words else tokens
     return words
@@ -209,7 +216,7 @@ def _measured(tensor: TensorResult) -> dict[str, object]:
     found = tensor.statistics
     return {
         "gain": math.nan if found is None else found.gain,
-        "exact_gain": "" if found is None else _gain(found.gain),
+        "exact_gain": "" if found is None else exact_gain(found.gain),
         "shift": math.nan if found is None else found.error_sum / max(1, found.count),
         "unequal": 0 if found is None else found.unequal,
         "elements": 0 if found is None else found.count,
@@ -218,27 +225,19 @@ def _measured(tensor: TensorResult) -> dict[str, object]:
     }
 
 
-def _gain(gain: float) -> str:
-    """As many digits as tell it from 1: 0.50, 1.049, 1.0000123."""
-    distance = abs(gain - 1)
-    if not math.isfinite(gain) or not 0 < distance < 9:
-        return f"{gain:.3g}"
-    return f"{gain:.{max(2, 1 - math.floor(math.log10(distance)))}f}"
-
-
 def evidence_sentence(tensor: TensorResult) -> str:
-    """row 3 of dim 0 is 1.2e+05 times what is allowed (0.4 > 3e-06), on ranks 2, 3."""
+    """row 3 of dim 0 is 120,000x what is allowed (0.4 > 3e-06), on ranks 2, 3."""
     worst = tensor.worst
     if worst is None or tensor.verdict is not Verdict.MISMATCH:
-        return _joined(tensor.verdict.value, finding(tensor))
-    said = line(
+        return with_commas(tensor.verdict.value, finding(tensor))
+    said = _must_be_equal(tensor) or line(
         Line.EVIDENCE,
         what=reading_place(worst.reading) or STATISTICS[worst.reading.statistic],
-        ratio=worst.ratio,
+        ratio=times(worst.ratio),
         value=worst.reading.value,
         allowed=worst.allowed,
     )
-    return _joined(said, on_ranks(tensor.ranks) if tensor.ranks else "")
+    return with_commas(said, on_ranks(tensor.ranks) if tensor.ranks else "")
 
 
 def reading_place(reading: Reading) -> str:
@@ -270,7 +269,8 @@ def diagnosis(found: Diagnosis) -> str:
     moved = [place for place, source in enumerate(found.order) if place != source]
     sizes = [line(_SIZES.get(name, Line.AXIS), name=name) for name in found.sizes]
     factors = [f"{part.factor:.4g} {on_ranks(part.ranks)}" for part in found.factors]
-    return template.format(
+    return filled(
+        template,
         dim=found.dims[0] if found.dims else "",
         dims=" and ".join(map(str, found.dims)),
         parts=len(found.order),
@@ -284,7 +284,8 @@ def diagnosis(found: Diagnosis) -> str:
     )
 
 
-def _joined(*parts: str) -> str:
+def with_commas(*parts: str) -> str:
+    """Those that are not empty, with commas between."""
     return ", ".join(part for part in parts if part)
 
 

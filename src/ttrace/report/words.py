@@ -46,12 +46,14 @@ PHASES = {
 
 REASONS = {
     Reason.NO_TENSOR_OF_IT: "the reference has it, the candidate has no tensor of it",
-    Reason.OTHER_PARAMETERS: "{count} of {total} parameters differ before the step ({names} "
-    "first): load the same values in both runs",
-    Reason.OTHER_SPLIT: "{count} of {total} parameters differ before the step ({names} first), "
-    "parts taken as plain chunks: load the same values, or say how they are split: {annotation}",
-    Reason.OTHER_BY_THEN: "{count} of {total} parameters and states differ before the first "
-    "recorded step: what made them so lies in steps that were not recorded (--skip)",
+    Reason.OTHER_PARAMETERS: "{count} of {total:parameter} {count:|differs/differ} before the "
+    "step ({names} first): load the same values in both runs",
+    Reason.OTHER_SPLIT: "{count} of {total:parameter} {count:|differs/differ} before the step "
+    "({names} first), parts taken as plain chunks: load the same values, or say how they are "
+    "split: {annotation}",
+    Reason.OTHER_BY_THEN: "{count} of {total} parameters and states {count:|differs/differ} "
+    "before the first recorded step: what made them so lies in steps that were not recorded "
+    "(--skip)",
     Reason.GATHERED_PARAMETER: "its last update passes; at the start of this step, {slots} does "
     "not: {why}",
     Reason.OTHER_DATA: "the candidate was given other data than the reference (input {slots}): "
@@ -64,14 +66,15 @@ REASONS = {
     "{why}",
     Reason.GRADIENT_OF_MODEL_OUTPUT: "the gradient of the model's output is the first wrong: {why}",
     Reason.LOCAL_GRADIENT: "activations and their gradients pass, {slots} does not: {why}",
-    Reason.ALL_LOCAL_GRADIENTS: "activations and their gradients pass, {count} of {total} local "
-    "gradients of parameters do not",
+    Reason.ALL_LOCAL_GRADIENTS: "activations and their gradients pass, {count} of {total:local "
+    "gradient} of parameters {count:|does/do} not",
     Reason.GIVEN_REFERENCE_VALUES: "given the reference's values, {tensor} is wrong: {why}{more}",
     Reason.CUT_OFF_FROM_AUTOGRAD: "the reference has a {tensor}, the candidate has none: a tensor "
-    "was cut off from autograd (detach, no_grad, data), and {count} gradients are never made",
+    "was cut off from autograd (detach, no_grad, data), and {count:gradient is/gradients are} "
+    "never made",
     Reason.ACCUMULATED_GRADIENT: "its local gradient passes, accumulated, {slots} does not: {why}",
-    Reason.ALL_ACCUMULATED_GRADIENTS: "local gradients pass, {count} of {total} sums of them that "
-    "are given to the reduction do not: {why}",
+    Reason.ALL_ACCUMULATED_GRADIENTS: "local gradients pass, {count} of {total:sum of them that "
+    "is/sums of them that are} given to the reduction {count:|does/do} not: {why}",
     Reason.REDUCED_GRADIENT: "its local gradient passes, reduced, {slots} does not: {why}",
     Reason.DATA_PARALLEL_GRADIENT: "its local gradient passes, reduced over data-parallel ranks, "
     "{slots} does not: {why}",
@@ -87,22 +90,22 @@ REASONS = {
     Reason.NO_COMMON_FACTOR: "{gradients} differ without a common factor ({count} of {total}) "
     "while activation gradients pass",
     Reason.NOT_THE_NORM: "it is not the norm of the main gradients: {why}",
-    Reason.CLIPPED_GRADIENTS: "main gradients and their norm pass, {count} of {total} clipped "
-    "gradients do not: {why}",
+    Reason.CLIPPED_GRADIENTS: "main gradients and their norm pass, {count} of {total:clipped "
+    "gradient} {count:|does/do} not: {why}",
     Reason.CLIPS_ALONE: "the candidate clips its gradients, the reference does not",
-    Reason.OPTIMIZER_STATE: "the gradients it was given pass, {count} of {total} tensors of its "
-    "state do not: {why}",
-    Reason.STATE_OF_UNSEEN_GRADIENTS: "{count} of {total} tensors of its state are wrong: {why}; "
-    "the gradients it was given were not seen",
-    Reason.NO_STATE: "it has no state for {count} parameters that the reference's has: does it "
+    Reason.OPTIMIZER_STATE: "the gradients it was given pass, {count} of {total:tensor} of its "
+    "state {count:|does/do} not: {why}",
+    Reason.STATE_OF_UNSEEN_GRADIENTS: "{count} of {total:tensor} of its state {count:|is/are} "
+    "wrong: {why}; the gradients it was given were not seen",
+    Reason.NO_STATE: "it has no state for {count:parameter} that the reference's has: does it "
     "step on the parameters that the model uses?",
     Reason.NEW_PARAMETER: "its main gradient passes, {slots} does not: {why}",
-    Reason.ALL_NEW_PARAMETERS: "main gradients pass, {count} of {total} new parameters do not: "
-    "{why}",
-    Reason.PARAMETERS_OF_UNSEEN_GRADIENTS: "{count} of {total} new parameters are wrong: {why}; "
-    "the gradients that made them were not seen",
+    Reason.ALL_NEW_PARAMETERS: "main gradients pass, {count} of {total:new parameter} "
+    "{count:|does/do} not: {why}",
+    Reason.PARAMETERS_OF_UNSEEN_GRADIENTS: "{count} of {total:new parameter} {count:|is/are} "
+    "wrong: {why}; the gradients that made them were not seen",
     Reason.PARAMETERS_BUT_NOT_COPIES: "the optimizer's copies in full precision pass, {count} of "
-    "{total} new parameters do not: {why}",
+    "{total:new parameter} {count:|does/do} not: {why}",
     Reason.BUFFER: "everything else passes, {slots} does not: {why}",
     Reason.TOLD: "{told}",
 }
@@ -126,7 +129,7 @@ FINDINGS = {
     Finding.FACTOR: "a factor of {exact_gain}",
     Finding.AVERAGE_FACTOR: "{exact_gain} x the reference on average",
     Finding.SHIFT: "shifted by {shift:.3g}",
-    Finding.CHOICES: "{unequal} of {elements} choices differ",
+    Finding.CHOICES: "{unequal} of {elements:choice} {unequal:|differs/differ}",
     Finding.PLACE: "{place}",
     Finding.NORM: "",
     Finding.TAKEN_AS_CHUNKS: "ranks hold parts of it, taken as plain chunks",
@@ -161,42 +164,45 @@ TOPICS = {
     "all round to one side; the perturbed reference has no such noise: record it with "
     "`ttrace run --noise-seed N --other-kernels`, as `ttrace diff` does",
     Topic.OTHER_START: "a perturbed reference was left out: it started from other parameters than "
-    "the reference ({count} differ, first {first}); seed the run, or load the same values",
+    "the reference ({count:parameter differs/parameters differ}, first {first}); seed the run, or "
+    "load the same values",
     Topic.OTHER_CALLS: "a perturbed reference was left out: it made other calls than the reference "
-    "({count} tensors are in one of them only, first {first})",
+    "({count:tensor is/tensors are} in one of them only, first {first})",
     Topic.OTHER_UPDATES: "a perturbed reference was left out: it updated parameters by another "
-    "amount than the reference, which is no rounding ({count} parameters, first {first})",
+    "amount than the reference, which is no rounding ({count:parameter}, first {first})",
     Topic.ALIGNMENT: "{text}",
-    Topic.INFERRED_LAYOUTS: "layout inferred from the shape: {count} tensors, first {first}; no "
+    Topic.INFERRED_LAYOUTS: "layout inferred from the shape: {count:tensor}, first {first}; no "
     "layout was declared; ttrace.annotate can declare it",
     Topic.LOSS_SCALE: "activation gradients are {factor:g} times the reference's, as a loss "
     "averaged over a part of the batch makes them; they are compared after dividing by it",
     Topic.UNEQUAL_WEIGHTS: "the loss weighs microbatches differently from the reference: its "
     "gradient is {gains} times the reference's; a mean of means over unequal counts is a different "
     "loss",
-    Topic.DETERMINISTIC: "the reference is deterministic: {total} tensors are bitwise equal again",
-    Topic.NOT_DETERMINISTIC: "the reference is not deterministic: {count} of {total} tensors "
-    "differ between two runs of it, first {first}; that distance counts as noise",
+    Topic.DETERMINISTIC: "the reference is deterministic: {total:tensor is/tensors are} bitwise "
+    "equal again",
+    Topic.NOT_DETERMINISTIC: "the reference is not deterministic: {count} of {total:tensor} "
+    "{count:|differs/differ} between two runs of it, first {first}; that distance counts as noise",
     Topic.NO_ROOT_CAUSE: "the isolated run found no root cause, as every module is right when it "
     "gets the reference's values: the places named are where the first difference was seen",
     Topic.NO_EVIDENCE: "this stands without what a further run would have told: {text}",
     Topic.COARSER: "the isolated run was repeated with values given at the boundaries of blocks "
     "alone, so that no place inside a block is named, since at first {text}",
-    Topic.MORE_RUNS: "borderline with {total} perturbed run(s), the largest error {gains} of its "
-    "tolerance: {count} further perturbed runs were made, and it is {factor:.2f}",
-    Topic.RIGHT_BY_ITSELF: "borderline: {count} tensors, first {first}, are up to {factor:.2f} of "
-    "their tolerance, and the isolated run finds every one right when its module gets the "
-    "reference's values, so that this is rounding that has grown",
-    Topic.HARMLESS: "different but equal: {count} tensors inside {modules}, first {first}, differ "
-    "from the reference, and everything that leaves there is right: outputs, gradients of inputs "
-    "and of weights; an error of that size at random would have shown there, or has no effect at "
-    "all (--strict fails this)",
-    Topic.REDUCED_ELSEWHERE: "{count} gradients, first {first}, are those of a rank alone when the "
-    "step ends; the updates are right, so that they were made from gradients that were reduced "
-    "elsewhere, which is not seen",
+    Topic.MORE_RUNS: "borderline with {total:perturbed run}, the largest error {gains} of its "
+    "tolerance: {count:further perturbed run was/further perturbed runs were} made, and it is "
+    "{factor:.2f}",
+    Topic.RIGHT_BY_ITSELF: "borderline: {count:tensor}, first {first}, {count:|is/are} up to "
+    "{factor:.2f} of {count:|its/their} tolerance, and the isolated run finds every one right when "
+    "its module gets the reference's values, so that this is rounding that has grown",
+    Topic.HARMLESS: "different but equal: {count:tensor} inside {modules}, first {first}, "
+    "{count:|differs/differ} from the reference, and everything that leaves there is right: "
+    "outputs, gradients of inputs and of weights; an error of that size at random would have shown "
+    "there, or has no effect at all (--strict fails this)",
+    Topic.REDUCED_ELSEWHERE: "{count:gradient}, first {first}, {count:|is that/are those} of a "
+    "rank alone when the step ends; the updates are right, so that they were made from gradients "
+    "that were reduced elsewhere, which is not seen",
     Topic.OTHER_NUMBER: "{difference}; none of the places named follows from it",
-    Topic.FEWER_STEPS: "{count} of {total} steps were made, so nothing is known of the others: let "
-    "the script make more, or ask for fewer with --steps",
+    Topic.FEWER_STEPS: "{count} of {total:step} {count:|was/were} made, so nothing is known of the "
+    "others: let the script make more, or ask for fewer with --steps",
     Topic.DIED_AT_EXIT: "the {text} after all of its steps had been recorded; what it recorded is "
     "compared",
     Topic.NOT_ATTACHED: "{text}",
@@ -222,12 +228,12 @@ class Line(StrEnum):
     MORE_POINTS = "more_points"
     MORE_PLACES = "more_places"
     FOLLOW_ON = "follow_on"
+    REST = "rest"
     ROOT_CAUSE = "root_cause"
     WORST_PLACE = "worst_place"
     ALLOWED = "allowed"
     REPORT = "report"
     RATIO = "ratio"
-    FAR_BEYOND = "far_beyond"
     MUST_BE_EQUAL = "must_be_equal"
     EVIDENCE = "evidence"
     RANKS = "ranks"
@@ -244,6 +250,9 @@ class Line(StrEnum):
     FIRST_UNDECIDED = "first_undecided"
     SOME_UNDECIDED = "some_undecided"
     HOOKS = "hooks"
+    CAPTURED = "captured"
+    ALL_HOOKS = "all_hooks"
+    NO_HOOKS = "no_hooks"
     SAMPLED = "sampled"
     UNFIRED = "unfired"
     NEVER_CALLED = "never_called"
@@ -258,46 +267,52 @@ class Line(StrEnum):
 
 
 LINES = {
-    Line.EQUIVALENT: "EQUIVALENT{parts}: all {compared} tensors within tolerance ({equal} exactly "
+    Line.EQUIVALENT: "EQUIVALENT{parts}: all {compared:tensor} within tolerance ({equal} exactly "
     "equal, the largest error is {worst:.2f} of its tolerance)",
-    Line.EQUIVALENT_BUT: "EQUIVALENT{parts}: {within} of {compared} tensors within tolerance, "
+    Line.EQUIVALENT_BUT: "EQUIVALENT{parts}: {within} of {compared:tensor} within tolerance, "
     "{others} ({equal} exactly equal)",
-    Line.SOME_BORDERLINE: "{count} borderline (up to {worst:.2f} of it) and right by themselves",
+    Line.SOME_BORDERLINE: "{count} borderline (up to {worst:.2f} of it) and right by "
+    "{count:|itself/themselves}",
     Line.SOME_HARMLESS: "{count} different without an effect",
     Line.SOME_ACCEPTED: "{count} accepted",
     Line.NOT_EQUIVALENT: "NOT EQUIVALENT{strength}: {place}",
-    Line.STRENGTH: " ({strength}, {ratio:.2g} times the tolerance)",
+    Line.STRENGTH: " ({strength}, {ratio} the tolerance)",
     Line.NEARNESS: "largest error / tolerance by kind: {kinds}",
-    Line.UNDECIDED: "UNDECIDED: {count} tensors, first {id}: {note}",
-    Line.FEWER_STEPS: "UNDECIDED: {count} of {total} steps were made; in these, no tensor differs",
+    Line.UNDECIDED: "UNDECIDED: {count:tensor}, first {id}: {note}",
+    Line.FEWER_STEPS: "UNDECIDED: {count} of {total:step} {count:|was/were} made; in "
+    "{count:|it/these}, no tensor differs",
     Line.AND_MORE: " (and {count} more)",
     Line.MORE_POINTS: " (and {count} more)",
-    Line.MORE_PLACES: "and {count} more places",
-    Line.FOLLOW_ON: "{failures} tensors of {modules} modules differ; the isolated run found "
-    "{count} root cause{s}, the rest are follow-on errors",
+    Line.MORE_PLACES: "and {count:more place}",
+    Line.FOLLOW_ON: "{failures:tensor} of {modules:module} {failures:|differs/differ}; the "
+    "isolated run found {count:root cause}{rest}",
+    Line.REST: ", the rest are follow-on errors",
     Line.ROOT_CAUSE: "root cause: {place}: {reason}",
     Line.WORST_PLACE: "worst place: {id}: {evidence}",
     Line.ALLOWED: "allowed: error norm {norm:.3g} ({source})",
     Line.REPORT: "report: {path}",
-    Line.RATIO: "{ratio:.3g} times its tolerance",
-    Line.FAR_BEYOND: "far beyond its tolerance",
-    Line.MUST_BE_EQUAL: "it must be equal, and {unequal} of {elements} elements are not",
-    Line.EVIDENCE: "{what} is {ratio:.3g} times what is allowed ({value:.3g} > {allowed:.3g})",
+    Line.RATIO: "{ratio} its tolerance",
+    Line.MUST_BE_EQUAL: "it must be equal, and {unequal} of {elements:element} {unequal:|is/are} "
+    "not",
+    Line.EVIDENCE: "{what} is {ratio} what is allowed ({value:.3g} > {allowed:.3g})",
     Line.RANKS: "rank{s} {ranks}",
     Line.ON_RANKS: "on {ranks}",
-    Line.TOKENS: "{moved} token{s} routed elsewhere",
+    Line.TOKENS: "{moved:token} routed elsewhere",
     Line.CANDIDATE_NOT_WHOLE: "but the candidate could not be recorded whole: {fault}",
     Line.REFERENCE_NOT_WHOLE: "but the reference could not be recorded whole: {fault}",
     Line.IN_STEPS: " (step {steps})",
     Line.OTHER_NUMBER: "{name}{of} is {candidate}, the reference's {reference}{where}",
-    Line.COUNTS: "{verdicts}; tolerances from {runs} perturbed reference run{s}",
+    Line.COUNTS: "{verdicts}; tolerances from {runs:perturbed reference run}",
     Line.NO_COUNTS: "nothing compared",
-    Line.WRONG: "{count} of {total} tensors wrong",
-    Line.FIRST_WRONG: "{count} of {total} tensors wrong; the first in execution order:",
-    Line.FIRST_UNDECIDED: "{count} of {total} tensors undecided; the first in execution order:",
+    Line.WRONG: "{count} of {total:tensor} wrong",
+    Line.FIRST_WRONG: "{count} of {total:tensor} wrong; the first in execution order:",
+    Line.FIRST_UNDECIDED: "{count} of {total:tensor} undecided; the first in execution order:",
     Line.SOME_UNDECIDED: "{count} of {total} undecided",
     Line.HOOKS: "gradient hooks: {fired} of {expected} fired",
-    Line.SAMPLED: "wrong ranks and rows of {count} large tensor{s} were looked for in a sample, "
+    Line.CAPTURED: "everything was captured: every module was called, and {hooks}",
+    Line.ALL_HOOKS: "all {expected:gradient hook} fired",
+    Line.NO_HOOKS: "no gradient was expected",
+    Line.SAMPLED: "wrong ranks and rows of {count:large tensor} were looked for in a sample, "
     "{least:.1%} of the elements or more",
     Line.UNFIRED: "no gradient reached",
     Line.NEVER_CALLED: "never called",

@@ -30,7 +30,7 @@ def fewer(tmp_path: Path) -> CheckResult:
 class TestFewerSteps:
     def test_than_were_asked_for_decide_nothing(self, fewer: CheckResult) -> None:
         assert fewer.outcome is Outcome.UNDECIDED
-        assert str(fewer) == "UNDECIDED: 1 of 3 steps were made; in these, no tensor differs"
+        assert str(fewer) == "UNDECIDED: 1 of 3 steps was made; in it, no tensor differs"
 
     def test_are_a_note(self, fewer: CheckResult) -> None:
         note = fewer.fewer_steps

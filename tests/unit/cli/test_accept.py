@@ -36,7 +36,7 @@ class TestAccept:
         file = tmp_path / "accept.toml"
         file.write_text("[[accept]]\nid = 'step*'\nreason = 'small'\nbound = 1.5\n")
         done = self.checked(traces, "--accept", file)
-        done.require(1, "NOT EQUIVALENT: second, forward", "beyond its bound of 1.5 times")
+        done.require(1, "NOT EQUIVALENT: second, forward", "beyond its bound of 1.5x their")
 
     def test_what_does_not_fail_cannot_be_accepted(self, traces: Path, tmp_path: Path) -> None:
         file, result = tmp_path / "accept.toml", tmp_path / "result.json"

@@ -264,7 +264,7 @@ class TestFullDisk:
 
     def test_is_told_by_run(self, torn: Path, tmp_path: Path) -> None:
         outcome = invoke("run", "--out", tmp_path / "out", "--", "sh", "-c", replay(torn))
-        outcome.require(2, "the trace is not whole", "1 faults", "No space left on device")
+        outcome.require(2, "the trace is not whole", "1 fault:", "No space left on device")
 
     def test_what_is_missing_from_a_whole_trace_is(self, good: Path, tmp_path: Path) -> None:
         ours = write_trace(tmp_path / "ours", a=torch.ones(3), b=torch.ones(3))

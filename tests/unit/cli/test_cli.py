@@ -323,7 +323,7 @@ class TestIsolationByHand:
         root = tapped.parent
         plain = tiny_train.record(root / "candidate", *flags)
         for run, plans in ((tapped, "reference-plans"), (plain, "candidate-plans")):
-            invoke("plan", tapped, run, "--out", root / plans).require(0, "plans of 1 ranks")
+            invoke("plan", tapped, run, "--out", root / plans).require(0, "plans of 1 rank in")
         noisy = tiny_train.record(root / "noisy", plan=root / "reference-plans", noise_seed=1)
         isolated = tiny_train.record(root / "isolated", *flags, plan=root / "candidate-plans")
         options = ("--perturbed", noisy, "--isolated", root / "candidate-plans")

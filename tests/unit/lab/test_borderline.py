@@ -117,8 +117,8 @@ def test_what_is_right_by_itself_is_no_failure(
     assert found.culprits == ()
     assert topics(found) == [Topic.MORE_RUNS, Topic.RIGHT_BY_ITSELF]
     assert str(found) == (
-        "EQUIVALENT in forward: 0 of 1 tensors within tolerance, 1 borderline (up to 1.20 of it) "
-        "and right by themselves (0 exactly equal); no gradient was recorded"
+        "EQUIVALENT in forward: 0 of 1 tensor within tolerance, 1 borderline (up to 1.20 of it) "
+        "and right by itself (0 exactly equal); no gradient was recorded"
     )
 
 
@@ -130,7 +130,7 @@ def test_what_is_wrong_by_itself_is_named(
     told = Told(monkeypatch, [result(ratio), result(ratio)], [result(40)])
     found = told.diff(tmp_path)
     assert found.exit_code == 1
-    assert str(found) == "NOT EQUIVALENT (strong, 40 times the tolerance): a, forward"
+    assert str(found) == "NOT EQUIVALENT (strong, 40x the tolerance): a, forward"
 
 
 def test_an_isolated_run_that_is_borderline_gets_more_evidence_too(
@@ -139,7 +139,7 @@ def test_an_isolated_run_that_is_borderline_gets_more_evidence_too(
     told = Told(monkeypatch, [result(30)], [result(1.2), result(1.1)])
     found = told.diff(tmp_path)
     assert told.names == [*PLAIN, *ISOLATED, *(f"isolation/{name}" for name in MORE)]
-    assert str(found) == "NOT EQUIVALENT (borderline, 1.1 times the tolerance): a, forward"
+    assert str(found) == "NOT EQUIVALENT (borderline, 1.1x the tolerance): a, forward"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_an_error_that_would_have_shown_is_harmless(
     assert found.outcome is Outcome.EQUIVALENT
     assert found.culprits == ()
     (said,) = [overall.note(note) for note in found.notes if note.topic is Topic.HARMLESS]
-    assert said.startswith("different but equal: 1 tensors inside a, first step0/a.b:output.0,")
+    assert said.startswith("different but equal: 1 tensor inside a, first step0/a.b:output.0,")
     assert str(found).startswith(
         "EQUIVALENT in forward: 1 of 2 tensors within tolerance, 1 different without an effect"
     )

@@ -80,7 +80,7 @@ class TestLastStep:
     def test_never_made_is_said_by_a_run(self, trace: Path, tmp_path: Path) -> None:
         command = ("sh", "-c", replay(trace))
         outcome = invoke("run", "--steps", "5", "--out", tmp_path / "out", "--", *command)
-        outcome.require(2, "1 of 5 steps were made", "--steps")
+        outcome.require(2, "1 of 5 steps was made", "--steps")
 
     def test_before_a_death_is_enough(self, trace: Path, tmp_path: Path) -> None:
         dies = f"{replay(trace)}; kill -ABRT $$"

@@ -320,7 +320,7 @@ class TestSharedFolder:
             return invoke("run", *options, "--out", ranks / folder, "--", "sh", "-c", copied)
 
     def test_is_written_by_all_of_them(self, ranks: Path) -> None:
-        self.launch(ranks, 0, "--shared").require(0, "1 ranks so far")
+        self.launch(ranks, 0, "--shared").require(0, "1 rank so far")
         self.launch(ranks, 1, "--shared", "--json", "-").require(0)
         invoke("show", ranks / "out").require(0, "2 of 2", "step0/layer1:output.0")
         logs = sorted((ranks / "out").glob("output-node*.log"))

@@ -76,7 +76,7 @@ def test_result_of_schema_3_is_still_read(tmp_path: Path) -> None:
         {
             "where": culprit.blame.modules[0],
             "part": "backward",
-            "reason": "the gradient of its input is the first wrong: 1e+05 times its tolerance",
+            "reason": "the gradient of its input is the first wrong: 100,000x its tolerance",
             "evidence": list(map(str, culprit.evidence)),
         }
     ]
@@ -192,6 +192,20 @@ def test_report_writes_json_to_a_file_or_a_pipe(tmp_path: Path) -> None:
     piped = invoke("report", source, "--json", "-", "--junit", tmp_path / "junit.xml")
     assert piped.out == source.read_text()
     assert piped.err == f"{tmp_path / 'junit.xml'}\n"
+
+
+@pytest.mark.parametrize("name", [n for n, f in forms.FORMS.items() if f.target == "FILE"])
+def test_every_form_of_one_text_goes_to_a_pipe(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, form = tmp_path / "result.json", forms.FORMS[name]
+    source.write_text(render(FAILING))
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(form, forms.FileForm)
+    for options in ((f"--{name}", "-"), ("--form", f"{name}=-")):
+        piped = invoke("report", source, *options)
+        assert (piped.code, piped.out, piped.err) == (1, form.render(FAILING), "")
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_every_form_has_its_name_and_a_sentence() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+
+import pytest
 
 from tests.support.made_results import made, tensor
 from tests.unit.report.test_terminal import printed
-from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
+from ttrace.core.coverage import Coverage
 from ttrace.core.ids import TensorId
 from ttrace.core.record import ModuleInfo
 from ttrace.core.results import CheckResult
-from ttrace.report import html, markdown, view
+from ttrace.report import html, markdown, overall, view, wording
 
 
 def blamed(classes: dict[str, str], ranks: tuple[int, ...] = (2, 3)) -> CheckResult:
@@ -65,3 +69,75 @@ def test_where_some_are_wrong_on_all_ranks_none_is_named() -> None:
     result = blamed({"layers.0": "Block", "layers.1": "Block"}, ranks=())
     (cause,) = view.grouped(result)
     assert "on rank" not in cause.reason
+
+
+@pytest.mark.parametrize(
+    ("stage", "phase", "place"),
+    [
+        (Stage.MODEL_INPUT, Phase.INPUTS, "model input"),
+        (Stage.INITIAL_PARAMETERS, Phase.PARAMETERS, "initial parameters"),
+        (Stage.BACKWARD, Phase.BACKWARD, "backward"),
+        (Stage.LOSS, Phase.FORWARD, "loss, forward"),
+        (Stage.OPTIMIZER_STEP, Phase.STATE, "optimizer step, state"),
+    ],
+)
+def test_a_stage_that_says_its_phase_stands_alone(stage: Stage, phase: Phase, place: str) -> None:
+    result = blamed({"0": "Linear"})
+    culprit = replace(result.culprits[0], blame=Blame.at(stage, phase))
+    result = replace(result, culprits=(culprit,))
+    (cause,) = view.grouped(result)
+    assert wording.place(culprit) == cause.place == place
+    assert overall.headline(result) == f"NOT EQUIVALENT: {place}"
+    first, _, rest = place.partition(", ")
+    assert f"- **`{first}`**{f', {rest}' if rest else ''}: `given the" in markdown.render(result)
+
+
+def test_one_tensor_of_one_module_is_one() -> None:
+    result = blamed({"0": "Linear"})
+    result = replace(result, isolation=result)
+    assert overall.follow_on(result) == (
+        "1 tensor of 1 module differs; the isolated run found 1 root cause"
+    )
+    more = replace(result, tensors=blamed({"0": "Linear", "1": "Linear"}).tensors)
+    assert overall.follow_on(more) == (
+        "2 tensors of 2 modules differ; the isolated run found 1 root cause, the rest are "
+        "follow-on errors"
+    )
+
+
+def test_an_infinite_ratio_is_said_in_words() -> None:
+    found = tensor(TensorId.parse("step0/0:output.0"), 0, math.inf)
+    judged = tuple(replace(each, allowed=0.0) for each in found.judgements)
+    found = replace(found, judgements=judged)
+    assert wording.evidence_sentence(found) == (
+        "the norm of the error is far beyond what is allowed (inf > 0)"
+    )
+    assert wording.why(found) == "far beyond its tolerance"
+    whole = replace(found, dtype="int64")
+    assert wording.evidence_sentence(whole) == wording.why(whole)
+    assert wording.why(whole) == "it must be equal, and 12 of 16384 elements are not"
+
+
+@pytest.mark.parametrize(
+    ("coverage", "said"),
+    [
+        (
+            Coverage(hooks_expected=408, hooks_fired=408),
+            "everything was captured: every module was called, and all 408 gradient hooks fired",
+        ),
+        (
+            Coverage(hooks_expected=1, hooks_fired=1, never_called=("a",)),
+            "all 1 gradient hook fired",
+        ),
+        (
+            Coverage(),
+            "everything was captured: every module was called, and no gradient was expected",
+        ),
+        (
+            Coverage(hooks_expected=8, hooks_fired=7, unfired=("a",)),
+            "gradient hooks: 7 of 8 fired",
+        ),
+    ],
+)
+def test_only_what_is_missing_is_called_so(coverage: Coverage, said: str) -> None:
+    assert overall.captured(replace(made(1), coverage=coverage)) == said
