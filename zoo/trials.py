@@ -52,6 +52,11 @@ class Trial:
         return self.isolated if self.isolated and self.isolated.culprits else self.plain
 
     @property
+    def result(self) -> CheckResult:
+        """As `ttrace diff` would report it."""
+        return self.plain if self.isolated is None else localized(self.plain, self.isolated)
+
+    @property
     def culprits(self) -> tuple[Culprit, ...]:
         """What the isolated run names."""
         return () if self.isolated is None else self.isolated.culprits
@@ -68,15 +73,14 @@ class Trial:
         """
         if self.isolated is None or self.isolated.exit_code:
             return False
-        return localized(self.plain, self.isolated).exit_code == 0
+        return self.result.exit_code == 0
 
     @property
     def largest_right_ratio(self) -> float:
         """Error over tolerance of the worst tensor in both that is not harmless."""
         if self.isolated is None:
             return self.plain.largest_ratio
-        plain = localized(self.plain, self.isolated)
-        return max(plain.largest_ratio, self.isolated.largest_ratio)
+        return max(self.result.largest_ratio, self.isolated.largest_ratio)
 
     @property
     def is_seen_by_norm(self) -> bool:

@@ -1,6 +1,6 @@
 """Tries all bugs that need no other package, and writes docs/reference/bugs.md.
 
-$ python -m benchmarks.bugs [NAME ...]      (with names: those bugs, and nothing is written)
+$ python -m benchmarks.bugs [NAME ...]      (with names: those bugs, and the page is not written)
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 from benchmarks.bugs.table import Row, page
 from ttrace.lab.functions import WorkerPool
+from ttrace.report import json_file
 from ttrace.report.wording import blamed, place
 from zoo.bug import Bug, Family
 from zoo.registry import bugs
@@ -31,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 when every bug was named exactly and every twin was silent."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bugs", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    names = parser.parse_args(arguments).names
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="keep every result there")
+    chosen_by_user = parser.parse_args(arguments)
+    names: Sequence[str] = chosen_by_user.names
     sections = {
         "One bug": [bug for bug in bugs(Family.NATIVE) if not bug.together],
         "Two bugs at once": [bug for bug in bugs(Family.NATIVE) if bug.together],
@@ -42,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for title, listed in sections.items()
     }
     rows = _run(chosen)
+    if chosen_by_user.results is not None:
+        _keep(rows, chosen_by_user.results)
     text = page(rows)
     if names:
         print(text)
@@ -69,6 +74,13 @@ def _run(sections: dict[str, list[Bug]]) -> dict[str, list[Row]]:
     finally:
         pool.close()
     return {title: found for title, found in rows.items() if found}
+
+
+def _keep(sections: dict[str, list[Row]], folder: Path) -> None:
+    """The result of every bug, from which any form of report can be made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for row in (row for rows in sections.values() for row in rows):
+        (folder / f"{row.bug.name}.json").write_text(json_file.render(row.buggy.result))
 
 
 def _told(row: Row) -> str:

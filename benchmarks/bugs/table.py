@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ttrace.report.card import cards
 from ttrace.report.wording import place
 from zoo.bug import Bug
 from zoo.trials import Trial
@@ -17,10 +18,11 @@ of them, re-created on native PyTorch in a few lines (`zoo/native`, `ttrace demo
 The reference is the same code on one process. Every bug has a correct twin, which must pass in the
 plain comparison and in the isolated one; bugs of one layout share theirs, and their reference.
 
-Named: what the isolated run says. Plain: whether the comparison without isolation finds that
-something is wrong. Error: the largest distance from the reference in units of its tolerance among
-the tensors that were blamed; `inf` where nothing may differ. Seconds: both runs of the candidate
-and two comparisons on two shared cores; the first bug of a layout also makes the reference.
+Named: what the isolated run says. Looks like: the kind of mistake that the report shows. Plain:
+whether the comparison without isolation finds that something is wrong. Error: the largest distance
+from the reference in units of its tolerance among the tensors that were blamed; `inf` where nothing
+may differ. Seconds: both runs of the candidate and two comparisons on two shared cores; the first
+bug of a layout also makes the reference.
 """
 
 _SHOWN = 3  # places of a row; more than two were never planted
@@ -56,7 +58,9 @@ def page(sections: Mapping[str, Sequence[Row]]) -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     head = (
-        "| bug | upstream | layout | named | plain | error | twin | seconds |\n" + "|---" * 8 + "|"
+        "| bug | upstream | layout | named | looks like | plain | error | twin | seconds |\n"
+        + "|---" * 9
+        + "|"
     )
     return "\n".join([head, *(_line(row) for row in rows)])
 
@@ -73,12 +77,20 @@ def _line(row: Row) -> str:
         row.bug.origin,
         row.bug.layout,
         named if row.is_exact else f"{named} (wrong)",
+        _kinds(row.buggy),
         plain,
         _size(row.buggy.largest_ratio),
         "silent" if row.twin.is_silent else "ALARM",
         f"{row.buggy.seconds:.1f}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _kinds(trial: Trial) -> str:
+    """The badge of every card, each once."""
+    found = (card.badge for card in cards(trial.result))
+    said = [f"{b.words}, nearest: {b.nearest}" if b.nearest else b.words for b in found]
+    return "; ".join(dict.fromkeys(said)) or "-"
 
 
 def _size(ratio: float) -> str:

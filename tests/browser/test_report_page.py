@@ -10,6 +10,7 @@ import pytest
 from tests.browser.screenshots import visit
 from tests.support.made_results import made
 from ttrace.report import html
+from ttrace.report.payload import payload
 
 pytestmark = pytest.mark.browser
 
@@ -176,7 +177,7 @@ def test_kind_and_verdict_that_the_scripts_never_heard_of_are_drawn(
 ) -> None:
     """The data brings one of each; the last tensor of the step has both."""
     result = made(4)
-    data = html.payload(result)
+    data = payload(result)
     kind = {"name": "amax", "title": "largest value", "group": "update", "is_before_step": False}
     verdict = {"name": "stale", "is_failure": True, "is_undecided": False, "sign": "S"}
     data["exit_code"] = 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
-from ttrace.core.blame import Blame, Culprit, Phase, Reason
+from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason
+from ttrace.core.code import Excerpt
 from ttrace.core.coverage import Coverage
-from ttrace.core.evidence import Detail, RowError, RunFacts, Shard
+from ttrace.core.evidence import Detail, ElementError, RowError, RunFacts, Shard
 from ttrace.core.finding import Finding, Note, Topic
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.judgement import Judgement, Tolerance
@@ -20,6 +22,27 @@ FORWARD = ("attention_norm", "attention.wq", "attention.wk", "attention.wv", "at
 CHILDREN = (*FORWARD, "ffn_norm", "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
 CLASSES = {"norm": "RMSNorm", "attention": "Attention", "feed_forward": "FeedForward"}
 SHAPE = (8, 32, 64)
+CODE = (
+    Excerpt(
+        file="model.py",
+        line=42,
+        function="FeedForward.forward",
+        first=40,
+        lines=(
+            "def forward(self, x):",
+            "    gate = torch.nn.functional.silu(self.w1(x))",
+            "    return self.w2(gate * self.w3(x))",
+        ),
+    ),
+    Excerpt(
+        file="site-packages/torch/nn/modules/linear.py",
+        line=130,
+        function="Linear.forward",
+        first=130,
+        lines=("def forward(self, input):", "    return F.linear(input, self.weight, self.bias)"),
+        is_own=False,
+    ),
+)
 
 
 def tensor(id_: TensorId, order: int, ratio: float, verdict: Verdict | None = None) -> TensorResult:
@@ -55,7 +78,9 @@ def tensor(id_: TensorId, order: int, ratio: float, verdict: Verdict | None = No
             max_ulp=3,
             worst_element=(3, 17, 5),
         ),
-        tolerance=Tolerance(error_norm=allowed, source="3 x noise of perturbed reference"),
+        tolerance=Tolerance(
+            error_norm=allowed, source="3 x noise of perturbed reference", noise=allowed / 3
+        ),
         judgements=judged,
         ratio=ratio,
         error_eps=ratio * 2.5,
@@ -104,6 +129,12 @@ def detail(id_: TensorId, ranks: int = 4, wrong: int = 2) -> Detail:
             for row in range(8)
         ),
         wrong_ranks=(wrong,),
+        elements=tuple(
+            ElementError(
+                index=(row, 17, 2 * width + row), reference=0.3, candidate=0.1 * row, ranks=(2,)
+            )
+            for row in range(8)
+        ),
     )
 
 
@@ -118,6 +149,7 @@ def runs(candidate_ranks: int = 4) -> tuple[RunFacts, ...]:
     facts = {"torch seed": "0", "git commit": "1f2e3d4c"}
 
     def run(role: str, ranks: int, mesh: dict[str, int], seed: int | None = None) -> RunFacts:
+        places = itertools.product(*(range(size) for size in mesh.values())) if mesh else ()
         return RunFacts(
             role=role,
             path=f"out/{role}",
@@ -130,6 +162,7 @@ def runs(candidate_ranks: int = 4) -> tuple[RunFacts, ...]:
             noise_seed=seed,
             versions=versions,
             facts=facts,
+            coordinates=tuple(places),
         )
 
     return (
@@ -174,15 +207,7 @@ def made(layers: int = 4, *, wrong_layer: int | None = None, ranks: int = 4) -> 
         candidate="out/candidate",
         perturbed=("out/perturbed-1",),
         tensors=tuple(results),
-        culprits=()
-        if culprit is None
-        else (
-            Culprit(
-                blame=Blame.of(culprit, phase=Phase.BACKWARD),
-                reason=Reason.GRADIENT_OF_INPUT,
-                evidence=tuple(failed[:2]),
-            ),
-        ),
+        culprits=() if culprit is None else (_culprit(culprit, failed),),
         coverage=Coverage(
             modules=len(names), hooks_expected=3 * len(names), hooks_fired=3 * len(names)
         ),
@@ -197,4 +222,14 @@ def made(layers: int = 4, *, wrong_layer: int | None = None, ranks: int = 4) -> 
             )
             for name in names
         ),
+    )
+
+
+def _culprit(module: str, failed: list[TensorId]) -> Culprit:
+    return Culprit(
+        blame=Blame.of(module, phase=Phase.BACKWARD),
+        reason=Reason.GRADIENT_OF_INPUT,
+        evidence=tuple(failed[:2]),
+        diagnosis=Diagnosis(mistake=Mistake.MISSING_ALL_REDUCE, axes=("tp",)),
+        code=CODE,
     )

@@ -5,9 +5,11 @@ Everything meant for people goes to standard error where standard output is aske
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,15 +28,17 @@ from rich.progress import (
 from rich.text import Text
 
 from ttrace.core.results import CheckResult
+from ttrace.report.console import console_on
 from ttrace.report.html import render as render_page
 from ttrace.report.json_file import dumps, render
-from ttrace.report.terminal import console_on, print_check
+from ttrace.report.terminal import print_check
 
 
 def finish(
     result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
 ) -> NoReturn:
     """Write the result, its report and what else was asked for, print it, and exit by it."""
+    result = replace(result, command=_command())
     piped = str(html) == "-"
     quiet = piped or json_file == "-"
     pages = [] if html is None or piped else [html]
@@ -55,6 +59,13 @@ def finish(
     if json_file == "-":
         _put("-", render(result))
     raise typer.Exit(result.exit_code)
+
+
+def _command() -> str:
+    """What was typed; empty where somebody calls a command from Python."""
+    program = Path(sys.argv[0])
+    is_ours = program.stem == "ttrace" or program.parts[-2:] == ("ttrace", "__main__.py")
+    return shlex.join(["ttrace", *sys.argv[1:]]) if is_ours else ""
 
 
 def say(text: str, *, stderr: bool = False) -> None:

@@ -19,7 +19,7 @@ def show(
 ) -> None:
     """What is in a trace; with an id, one tensor's statistics and its map of shards."""
     from ttrace.analysis import inspect as inspection
-    from ttrace.report.terminal import print_tensor, print_trace
+    from ttrace.report.trace_view import print_tensor, print_trace
 
     console = open_console(stderr=json_file == "-")
     if tensor is None:

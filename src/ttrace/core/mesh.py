@@ -10,7 +10,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,6 +75,15 @@ class Mesh:
                 if len(apart) == 1:
                     found.add(self.naming[apart[0]][0])
         return tuple(axis for axis, _ in self.naming if axis in found)
+
+    def along(self, axis: str) -> Iterator[tuple[int, int]]:
+        """Pairs of neighbours that differ in this axis alone."""
+        place = [name for name, _ in self.naming].index(axis)
+        by_place = {self._named(rank): rank for rank in range(len(self.coordinates))}
+        for own, rank in by_place.items():
+            following = (*own[:place], own[place] + 1, *own[place + 1 :])
+            if following in by_place:
+                yield rank, by_place[following]
 
     def _named(self, rank: int) -> tuple[int, ...]:
         return tuple(self.coordinates[rank][place] for _, place in self.naming)

@@ -149,6 +149,7 @@ class CheckResult:
     runs: tuple[RunFacts, ...] = ()  # reference, candidate, then the perturbed references
     modules: tuple[ModuleInfo, ...] = ()  # of the candidate
     accepted: tuple[AcceptedTensors, ...] = ()  # every entry of the accept list
+    command: str = ""  # that made it, where one did
 
     def __str__(self) -> str:
         """The headline of the report."""

@@ -26,6 +26,7 @@ from typing import ClassVar, TextIO
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
 from ttrace.report import github, html, json_file, junit, markdown, terminal, trackers
+from ttrace.report.console import console_on
 from ttrace.report.numbers import counted
 
 _GROUP = "ttrace.report_forms"
@@ -130,7 +131,7 @@ def _annotate(result: CheckResult, out: TextIO) -> None:
 
 
 def _print(result: CheckResult, out: TextIO) -> None:
-    terminal.print_check(result, terminal.console_on(out))
+    terminal.print_check(result, console_on(out))
 
 
 TERMINAL = LinesForm(name="terminal", help="Print it, for a person.", print=_print)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ttrace.core.results import CheckResult
 from ttrace.report import overall, scope, view
+from ttrace.report.card import cards
 
 _CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are where to look
 
@@ -27,13 +28,13 @@ def _verdict(result: CheckResult, title: str) -> list[str]:
     if result.exit_code == 0:
         return [f"::notice title=TTrace::{_data(title)}"]
     level = "error" if result.exit_code == 1 else "warning"
-    causes = view.grouped(result)[:_CULPRITS]
-    if not causes:
+    found = cards(result)[:_CULPRITS]
+    if not found:
         return [f"::{level} title={_property(title)}::{_data(view.look_first(result) or title)}"]
     return [
-        f"::{level} {_place(cause.source)}title={_property(title)}::"
-        + _data(f"{cause.place}: {cause.reason}")
-        for cause in causes
+        f"::{level} {_place(card.source)}title={_property(title)}::"
+        + _data(f"{card.cause.place}: {card.badge.words}; {card.cause.reason}")
+        for card in found
     ]
 
 

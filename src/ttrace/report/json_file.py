@@ -15,6 +15,7 @@ from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
 from ttrace.report import overall, view, wording
 from ttrace.report.older import SCHEMAS, upgraded
+from ttrace.report.ranks import mesh_of
 
 
 def render(result: CheckResult) -> str:
@@ -25,10 +26,11 @@ def render(result: CheckResult) -> str:
 
 
 def _add_words(result: CheckResult, data: dict[str, Any]) -> None:
+    mesh = mesh_of(result)
     for entry, cause in zip(data["culprits"], view.root_causes(result), strict=True):
         entry["words"] = f"{cause.place}: {cause.reason}"
     for entry, tensor in zip(data["tensors"], result.tensors, strict=True):
-        entry["words"] = wording.finding(tensor)
+        entry["words"] = wording.finding(tensor, mesh)
     for entry, note in zip(data["notes"], result.notes, strict=True):
         entry["words"] = overall.note(note)
     if result.isolation is not None:

@@ -9,9 +9,11 @@ import re
 import xml.etree.ElementTree as ET
 
 from ttrace.core.ids import display_module
+from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.report import overall, scope, view, wording
 from ttrace.report.caveats import CAVEATS, Caveat
+from ttrace.report.ranks import mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
@@ -26,6 +28,7 @@ def render(result: CheckResult) -> str:
         modules.setdefault(tensor.id.module, []).append(tensor)
     suite = ET.Element("testsuite", name="ttrace")
     failures = skipped = 0
+    mesh = mesh_of(result)
     for cause in view.root_causes(result):
         case = _case(suite, "culprit", cause.place)
         lines = [cause.reason, *(f"{e.id}: {e.sentence}" for e in cause.evidence)]
@@ -37,15 +40,15 @@ def render(result: CheckResult) -> str:
         unsure = [tensor for tensor in tensors if tensor.verdict is Verdict.UNDECIDED]
         if failed:
             wrong = line(Line.WRONG, count=len(failed), total=len(tensors))
-            _add(case, "failure", wrong, _lines(failed))
+            _add(case, "failure", wrong, _lines(failed, mesh))
             failures += 1
         elif unsure:
             undecided = line(Line.SOME_UNDECIDED, count=len(unsure), total=len(tensors))
-            _add(case, "skipped", undecided, _lines(unsure))
+            _add(case, "skipped", undecided, _lines(unsure, mesh))
             skipped += 1
         elif accepted := [t for t in tensors if t.verdict is Verdict.ACCEPTED]:
             words = CAVEATS[Caveat.IS_ACCEPTED].format(count=len(accepted), total=len(tensors))
-            _add(case, "skipped", words, [*scope.said_of_accepted(result), *_lines(accepted)])
+            _add(case, "skipped", words, [*scope.said_of_accepted(result), *_lines(accepted, mesh)])
             skipped += 1
     if result.lost:
         _add(_case(suite, "ttrace", "everything was seen"), "failure", overall.headline(result), [])
@@ -68,9 +71,9 @@ def _add(case: ET.Element, tag: str, message: str, lines: list[str]) -> None:
     ET.SubElement(case, tag, message=_legal(message)).text = _legal("\n".join(lines))
 
 
-def _lines(tensors: list[TensorResult]) -> list[str]:
+def _lines(tensors: list[TensorResult], mesh: Mesh) -> list[str]:
     more = [f"and {len(tensors) - _SHOWN} more"] if len(tensors) > _SHOWN else []
-    return [*(f"{t.id}: {wording.evidence_sentence(t)}" for t in tensors[:_SHOWN]), *more]
+    return [*(f"{t.id}: {wording.evidence_sentence(t, mesh)}" for t in tensors[:_SHOWN]), *more]
 
 
 def _legal(text: str) -> str:

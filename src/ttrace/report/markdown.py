@@ -7,34 +7,35 @@ Names of a user stand in code spans, so that they are no markup.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, scope, view, wording
+from ttrace.report import overall, scope, wording
+from ttrace.report.card import Card, cards
 from ttrace.report.numbers import counted, ratio_cell
+from ttrace.report.ranks import listed_ranks, mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 
 _CULPRITS = 3  # chosen: the first ones are where to look
-_ROWS = 10  # chosen: as in the terminal
+_ROWS = 5  # chosen: as in the terminal
 
 
 def render(result: CheckResult) -> str:
     """Everything a colleague needs to begin."""
     verdict, _, rest = overall.headline(result).partition(": ")
     lines = [f"### TTrace: {verdict}", "", code(rest) if result.exit_code else rest, ""]
-    causes = view.grouped(result)
-    for cause in causes[:_CULPRITS]:
-        where = f" in {code(cause.source)}" if cause.source else ""
-        place = wording.with_commas(f"**{code(cause.where)}**", cause.phase)
-        lines += [f"- {place}{where}: {code(cause.reason)}"]
-        lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
-    if len(causes) > _CULPRITS:
-        lines.append(f"- {line(Line.MORE_PLACES, count=len(causes) - _CULPRITS)}")
+    mesh = mesh_of(result)
+    found = cards(result)
+    for card in found[:_CULPRITS]:
+        lines += _card(card)
+    if len(found) > _CULPRITS:
+        lines.append(f"- {line(Line.MORE_PLACES, count=len(found) - _CULPRITS)}")
     shown = result.failures or result.undecided
     if shown:
         lines += ["", "| tensor | verdict | error/tolerance | ranks |", "|---|---|---:|---|"]
         for tensor in shown[:_ROWS]:
-            ranks = ", ".join(map(str, tensor.ranks)) or "-"
+            ranks = listed_ranks(tensor.ranks, mesh) if tensor.ranks else "-"
             name = code(str(tensor.id), cell=True)
             lines.append(
                 f"| {name} | {tensor.verdict.value} | {ratio_cell(tensor.ratio)} | {ranks} |"
@@ -45,6 +46,31 @@ def render(result: CheckResult) -> str:
     lines += [f"- {code(said)}" for said in scope.said_of_accepted(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"
+
+
+def _card(card: Card) -> list[str]:
+    """The five facts, the code, and the tensors that say so."""
+    cause = card.cause
+    facts = {
+        "where": wording.with_commas(f"**{code(cause.where)}**", cause.phase)
+        + (f" ({code(card.behind)})" if card.behind else ""),
+        "what": f"**{code(card.badge.words)}**" + (f": {code(card.looks)}" if card.looks else ""),
+        "how sure": code(card.sure),
+        "ranks": code(card.ranks_said) if card.ranks_said else "",
+        "next": code(card.hint),
+        "why": code(card.why),
+        "expected": code(card.expected) if card.expected else "",
+    }
+    lines = [f"- {name}: {said}" for name, said in facts.items() if said]
+    lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
+    for excerpt in card.code[:1]:
+        fence = "`" * max(3, 1 + _longest_fence(excerpt.lines))
+        lines += ["", f"{code(excerpt.place)}", "", f"{fence}python", *excerpt.lines, fence]
+    return [*lines, ""]
+
+
+def _longest_fence(lines: Sequence[str]) -> int:
+    return max((len(run) for text in lines for run in re.findall("`+", text)), default=0)
 
 
 def _runs(result: CheckResult) -> list[str]:

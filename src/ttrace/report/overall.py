@@ -17,6 +17,7 @@ from ttrace.core.ids import Kind, display_module
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
 from ttrace.report import scope
 from ttrace.report.numbers import filled, times
+from ttrace.report.ranks import mesh_of
 from ttrace.report.wording import difference, finding, line, place
 from ttrace.report.words import TOPICS, Line
 
@@ -45,7 +46,18 @@ def headline(result: CheckResult) -> str:
     if not result.undecided:
         return scope.lost(result)
     first = result.undecided[0]
-    return line(Line.UNDECIDED, count=len(result.undecided), id=first.id, note=finding(first))
+    return line(
+        Line.UNDECIDED,
+        count=len(result.undecided),
+        id=first.id,
+        note=finding(first, mesh_of(result)),
+    )
+
+
+def verdict_line(result: CheckResult) -> str:
+    """The outcome of a result with culprits, which a card names."""
+    count = len(result.culprits)
+    return line(Line.VERDICT, places=line(Line.PLACES, count=count) if count > 1 else "")
 
 
 def _some(modules: Sequence[str | None]) -> str:

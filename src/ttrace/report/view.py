@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from ttrace.core.blame import Culprit
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
+from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.report import wording
+from ttrace.report.ranks import mesh_of, on_ranks
 
 SHOWN_EVIDENCE = 8  # chosen: one place rarely has more tensors of its own
 
@@ -55,6 +57,7 @@ class RootCause:
     source: str
     evidence: tuple[Evidence, ...]
     more: int  # tensors of evidence that are not shown
+    culprit: Culprit  # or the one that speaks for several
     places: tuple[str, ...] = ()  # all of them, where several culprits are shown as one
 
     @property
@@ -71,7 +74,11 @@ def look_first(result: CheckResult) -> str:
             return f"{cause.where}{code}: {first.id}, {first.sentence}"
         return f"{cause.where}{code}"
     shown = result.failures or result.undecided
-    return f"{shown[0].id}: {wording.finding(shown[0]) or shown[0].verdict.value}" if shown else ""
+    return (
+        f"{shown[0].id}: {wording.finding(shown[0], mesh_of(result)) or shown[0].verdict.value}"
+        if shown
+        else ""
+    )
 
 
 def root_causes(result: CheckResult) -> tuple[RootCause, ...]:
@@ -80,6 +87,7 @@ def root_causes(result: CheckResult) -> tuple[RootCause, ...]:
     tensors = {tensor.id: tensor for tensor in source.tensors}
     details = {detail.id: detail for detail in source.details}
     modules = {module.path: module for module in (result.modules or source.modules)}
+    mesh = mesh_of(result)
 
     def root_cause(culprit: Culprit) -> RootCause:
         shown = [tensors[id_] for id_ in culprit.evidence if id_ in tensors]
@@ -88,11 +96,12 @@ def root_causes(result: CheckResult) -> tuple[RootCause, ...]:
         return RootCause(
             where=wording.where(culprit),
             phase=wording.phase(culprit.blame),
-            reason=wording.reason(culprit, tensors),
+            reason=wording.reason(culprit, tensors, mesh),
             class_name="" if module is None else module.class_name,
             source="" if module is None else module.source,
-            evidence=tuple(_evidence(t, details.get(t.id)) for t in shown[:SHOWN_EVIDENCE]),
+            evidence=tuple(_evidence(t, details.get(t.id), mesh) for t in shown[:SHOWN_EVIDENCE]),
             more=max(0, len(shown) - SHOWN_EVIDENCE),
+            culprit=culprit,
         )
 
     return tuple(root_cause(culprit) for culprit in result.culprits)
@@ -111,7 +120,8 @@ def grouped(result: CheckResult) -> tuple[RootCause, ...]:
         number = sum(cause.where == other.where for g in groups.values() for _, other in g)
         key = (_pattern(cause.where), number, cause.class_name, *_kind_of(culprit, tensors))
         groups.setdefault(key, []).append((culprit, cause))
-    return tuple(_as_one(group, tensors) for group in groups.values())
+    mesh = mesh_of(result)
+    return tuple(_as_one(group, tensors, mesh) for group in groups.values())
 
 
 def _kind_of(culprit: Culprit, tensors: Mapping[TensorId, TensorResult]) -> tuple[object, ...]:
@@ -123,7 +133,9 @@ def _kind_of(culprit: Culprit, tensors: Mapping[TensorId, TensorResult]) -> tupl
 
 
 def _as_one(
-    group: Sequence[tuple[Culprit, RootCause]], tensors: Mapping[TensorId, TensorResult]
+    group: Sequence[tuple[Culprit, RootCause]],
+    tensors: Mapping[TensorId, TensorResult],
+    mesh: Mesh,
 ) -> RootCause:
     first = group[0][1]
     if len(group) == 1:
@@ -135,7 +147,7 @@ def _as_one(
     return replace(
         first,
         where=wording.several(_pattern(first.where), places),
-        reason=f"{first.reason}, {wording.on_ranks(ranks)}" if is_somewhere else first.reason,
+        reason=f"{first.reason}, {on_ranks(ranks, mesh)}" if is_somewhere else first.reason,
         places=places,
     )
 
@@ -145,13 +157,13 @@ def _pattern(where: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", where)
 
 
-def _evidence(tensor: TensorResult, detail: Detail | None = None) -> Evidence:
+def _evidence(tensor: TensorResult, detail: Detail | None, mesh: Mesh) -> Evidence:
     rows = () if detail is None else detail.worst_rows[:3]
     return Evidence(
         id=str(tensor.id),
-        sentence=wording.evidence_sentence(tensor),
+        sentence=wording.evidence_sentence(tensor, mesh),
         rows=tuple(f"({', '.join(map(str, row.index))})" for row in rows if row.index),
-        note=wording.finding(tensor),
+        note=wording.finding(tensor, mesh),
     )
 
 

@@ -17,14 +17,15 @@ from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason,
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.hyperparameter import Difference, Owner
 from ttrace.core.ids import Kind, TensorId, display_module
+from ttrace.core.mesh import NO_MESH, Mesh
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.report.caveats import CAVEATS, EXPECTED, Caveat
 from ttrace.report.mistakes import MISTAKES
 from ttrace.report.numbers import exact_gain, filled, times
+from ttrace.report.ranks import listed_ranks, on_ranks
 from ttrace.report.words import FINDINGS, LINES, PHASES, REASONS, STAGES, STATISTICS, Line
 
-_MOST_RANKS = 16  # chosen: more are no place to look at
 _MOST_PARTS = 8  # chosen: enough to see the order
 _MOST_FACTORS = 4  # chosen
 _MOST_PLACES = 3  # chosen: the first show what the others are
@@ -78,19 +79,25 @@ def phase(blame: Blame) -> str:
     return "" if is_said else PHASES[blame.phase]
 
 
-def reason(culprit: Culprit, tensors: Tensors) -> str:
+def reason(culprit: Culprit, tensors: Tensors, mesh: Mesh = NO_MESH) -> str:
     """Why it is blamed, and what kind of mistake it looks like where that is known."""
-    words = _reason(culprit, tensors)
-    if culprit.steps and culprit.steps != (0,):
-        words += line(Line.IN_STEPS, steps=", ".join(map(str, culprit.steps)))
+    words = plain_reason(culprit, tensors, mesh)
     if culprit.differences:
-        words += f"; {_differences(culprit.differences)}"
+        words += f"; {other_numbers(culprit.differences, mesh)}"
     elif culprit.diagnosis is not None:
-        words += f"; {diagnosis(culprit.diagnosis)}"
+        words += f"; {diagnosis(culprit.diagnosis, mesh)}"
     return words if culprit.expected is None else f"{words}; {EXPECTED[culprit.expected]}"
 
 
-def _differences(found: Sequence[Difference]) -> str:
+def plain_reason(culprit: Culprit, tensors: Tensors, mesh: Mesh) -> str:
+    """Why it is blamed."""
+    words = _reason(culprit, tensors, mesh)
+    if culprit.steps and culprit.steps != (0,):
+        words += line(Line.IN_STEPS, steps=", ".join(map(str, culprit.steps)))
+    return words
+
+
+def other_numbers(found: Sequence[Difference], mesh: Mesh = NO_MESH) -> str:
     """The first of every name; they say more than what a mistake looks like."""
     by_name: dict[str, list[Difference]] = {}
     for each in found:
@@ -98,11 +105,11 @@ def _differences(found: Sequence[Difference]) -> str:
     said = []
     for first, *others in by_name.values():
         more = line(Line.AND_MORE, count=len(others)) if others else ""
-        said.append(difference(first) + more)
+        said.append(difference(first, mesh) + more)
     return "; ".join(said)
 
 
-def difference(found: Difference) -> str:
+def difference(found: Difference, mesh: Mesh = NO_MESH) -> str:
     """lr is 0.0005, the reference's 0.00025, on rank 1"""
     of = ""
     if found.owner is Owner.MODULE:
@@ -115,7 +122,7 @@ def difference(found: Difference) -> str:
         of=of,
         candidate=_numbers(found.candidate),
         reference=_numbers(found.reference),
-        where=f", {on_ranks(found.ranks)}" if found.ranks else "",
+        where=f", {on_ranks(found.ranks, mesh)}" if found.ranks else "",
     )
 
 
@@ -123,7 +130,7 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.6g}" for value in values)
 
 
-def _reason(culprit: Culprit, tensors: Tensors) -> str:
+def _reason(culprit: Culprit, tensors: Tensors, mesh: Mesh) -> str:
     evidence = culprit.evidence
     first = evidence[0] if evidence else None
     others = len(evidence) - 1
@@ -134,7 +141,7 @@ def _reason(culprit: Culprit, tensors: Tensors) -> str:
         total=culprit.total,
         factor=math.nan if culprit.factor is None else culprit.factor,
         told=culprit.told,
-        why="" if first is None or first not in tensors else why(tensors[first]),
+        why="" if first is None or first not in tensors else why(tensors[first], mesh),
         module="" if first is None else display_module(first.module),
         tensor="" if first is None else _tensor(first),
         names=_parameters(evidence),
@@ -154,12 +161,17 @@ def _tensor(id_: TensorId) -> str:
     return f"{id_.kind.value.replace('_', ' ')} of {display_module(id_.module)}"
 
 
-def why(tensor: TensorResult) -> str:
+def why(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     """How wrong a tensor is, and in what way."""
-    found = finding(tensor)
+    found = finding(tensor, mesh)
+    return with_commas(size(tensor) or tensor.verdict.value, found)
+
+
+def size(tensor: TensorResult) -> str:
+    """How wrong a tensor is; empty where no number says it."""
     if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None:
-        return with_commas(tensor.verdict.value, found)
-    return with_commas(_must_be_equal(tensor) or line(Line.RATIO, ratio=times(tensor.ratio)), found)
+        return ""
+    return _must_be_equal(tensor) or line(Line.RATIO, ratio=times(tensor.ratio))
 
 
 def _must_be_equal(tensor: TensorResult) -> str:
@@ -171,7 +183,7 @@ def _must_be_equal(tensor: TensorResult) -> str:
     return line(Line.MUST_BE_EQUAL, unequal=found.unequal, elements=found.count)
 
 
-def finding(tensor: TensorResult) -> str:
+def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     """In what way a tensor is right or wrong; empty where its verdict says all."""
     special = tensor.specifics or Specifics()
     tokens = line(Line.TOKENS, moved=special.moved)
@@ -181,8 +193,8 @@ def finding(tensor: TensorResult) -> str:
             FINDINGS[tensor.finding],
             tokens=tokens,
             allowed_moves=special.allowed_moves,
-            ranks=listed_ranks(special.ranks),
-            other_ranks=listed_ranks(special.other_ranks),
+            ranks=listed_ranks(special.ranks, mesh),
+            other_ranks=listed_ranks(special.other_ranks, mesh),
             relative_error=special.relative_error,
             gaps=", ".join(special.gaps),
             problem=special.problem,
@@ -225,11 +237,11 @@ def _measured(tensor: TensorResult) -> dict[str, object]:
     }
 
 
-def evidence_sentence(tensor: TensorResult) -> str:
+def evidence_sentence(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     """row 3 of dim 0 is 120,000x what is allowed (0.4 > 3e-06), on ranks 2, 3."""
     worst = tensor.worst
     if worst is None or tensor.verdict is not Verdict.MISMATCH:
-        return with_commas(tensor.verdict.value, finding(tensor))
+        return with_commas(tensor.verdict.value, finding(tensor, mesh))
     said = _must_be_equal(tensor) or line(
         Line.EVIDENCE,
         what=reading_place(worst.reading) or STATISTICS[worst.reading.statistic],
@@ -237,7 +249,7 @@ def evidence_sentence(tensor: TensorResult) -> str:
         value=worst.reading.value,
         allowed=worst.allowed,
     )
-    return with_commas(said, on_ranks(tensor.ranks) if tensor.ranks else "")
+    return with_commas(said, on_ranks(tensor.ranks, mesh) if tensor.ranks else "")
 
 
 def reading_place(reading: Reading) -> str:
@@ -252,23 +264,14 @@ def reading_place(reading: Reading) -> str:
     return f"{what} {_index(reading.index)} of dims {', '.join(map(str, reading.dims))}"
 
 
-def on_ranks(ranks: Sequence[int]) -> str:
-    return line(Line.ON_RANKS, ranks=listed_ranks(ranks))
-
-
-def listed_ranks(ranks: Sequence[int]) -> str:
-    """ranks 2, 3; long lists are cut."""
-    return line(Line.RANKS, s="s" * (len(ranks) > 1), ranks=_listed(ranks, _MOST_RANKS))
-
-
-def diagnosis(found: Diagnosis) -> str:
+def diagnosis(found: Diagnosis, mesh: Mesh = NO_MESH) -> str:
     """What kind of mistake it looks like; one from outside brings its sentence with it."""
     template = MISTAKES.get(Mistake(found.mistake)) if found.mistake in set(Mistake) else None
     if template is None:
         return found.sentence or found.mistake
     moved = [place for place, source in enumerate(found.order) if place != source]
     sizes = [line(_SIZES.get(name, Line.AXIS), name=name) for name in found.sizes]
-    factors = [f"{part.factor:.4g} {on_ranks(part.ranks)}" for part in found.factors]
+    factors = [f"{part.factor:.4g} {on_ranks(part.ranks, mesh)}" for part in found.factors]
     return filled(
         template,
         dim=found.dims[0] if found.dims else "",
@@ -280,7 +283,7 @@ def diagnosis(found: Diagnosis) -> str:
         sizes=" or ".join(sizes),
         factors=", ".join(factors[:_MOST_FACTORS]),
         dtype=found.dtype,
-        axes=" and ".join(found.axes),
+        axes=" or ".join(found.axes),
     )
 
 

@@ -264,6 +264,15 @@ class Line(StrEnum):
     MAIN_GRADIENTS = "main_gradients"
     REDUCED_GRADIENTS = "reduced_gradients"
     THE_STEP = "the_step"
+    LIKENESS = "likeness"
+    NEAREST = "nearest"
+    IN_FUNCTION = "in_function"
+    VERDICT = "verdict"
+    PLACES = "places"
+    EVERY_RANK = "every_rank"
+    KIND_OF_FAILURE = "kind_of_failure"
+    EXPORT_IT = "export_it"
+    REPEAT_IT = "repeat_it"
 
 
 LINES = {
@@ -323,6 +332,15 @@ LINES = {
     Line.NUMBER: "the number of {name}",
     Line.MAIN_GRADIENTS: "main gradients",
     Line.THE_STEP: "the step as a whole",
+    Line.IN_FUNCTION: "in {name} ({place})",
+    Line.VERDICT: "NOT EQUIVALENT{places}",
+    Line.PLACES: ": {count:place}",
+    Line.LIKENESS: "nearest: {said}",
+    Line.NEAREST: "nearest, {share:.0%} of the squared error: {said}",
+    Line.EVERY_RANK: "every rank",
+    Line.KIND_OF_FAILURE: "{verdict}, which rounding cannot make",
+    Line.EXPORT_IT: "take it to a notebook",
+    Line.REPEAT_IT: "repeat it",
     Line.REDUCED_GRADIENTS: "gradients reduced over data-parallel ranks",
 }
 

@@ -27,6 +27,7 @@ from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function
 from ttrace.report import json_file, overall, view, wording
+from ttrace.report.ranks import mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 from ttrace.testing.variables import KEPT, PAGES
@@ -88,7 +89,8 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
     named = [tensors[id_] for c in result.culprits for id_ in c.evidence if id_ in tensors]
     worst = max(named, key=lambda tensor: tensor.ratio or 0.0, default=shown)
     if worst is not None:
-        lines.append(line(Line.WORST_PLACE, id=worst.id, evidence=wording.evidence_sentence(worst)))
+        evidence = wording.evidence_sentence(worst, mesh_of(result))
+        lines.append(line(Line.WORST_PLACE, id=worst.id, evidence=evidence))
         if worst.tolerance is not None:
             allowed = worst.tolerance
             said = line(Line.ALLOWED, norm=allowed.error_norm, source=allowed.source)

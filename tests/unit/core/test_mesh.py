@@ -43,6 +43,12 @@ def test_ranks_have_coordinates_in_common_only_where_no_other_has_them() -> None
     assert mesh.common(()) == ()
 
 
+def test_neighbours_along_an_axis_differ_in_nothing_else() -> None:
+    mesh = grid(dp=2, tp=2)
+    assert list(mesh.along("tp")) == [(0, 1), (2, 3)]
+    assert list(mesh.along("dp")) == [(0, 2), (1, 3)]
+
+
 def test_axes_between_ranks_are_those_in_which_alone_they_differ() -> None:
     mesh = grid(dp=2, tp=2)
     assert mesh.between((1,), (0,)) == ("tp",)

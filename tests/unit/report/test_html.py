@@ -12,8 +12,9 @@ from tests.support.made_results import made
 from ttrace.core.ids import Kind, KindGroup
 from ttrace.core.results import Verdict
 from ttrace.report import html
+from ttrace.report.payload import payload
 
-PAYLOAD = html.payload(made(2, wrong_layer=1))
+PAYLOAD = payload(made(2, wrong_layer=1))
 # Words that scripts use for something else: an event, a heading, an element of the page.
 OTHER_MEANING = {Kind.INPUT, Verdict.SHAPE, Verdict.MISSING, Verdict.UNDECIDED}
 
@@ -45,7 +46,7 @@ def test_ids_are_joined_from_pieces_that_are_written_once() -> None:
     first, *others = result.tensors
     odd = replace(first, id=replace(first.id, step=3, module="", call=2, slot="a.b"))
     result = replace(result, tensors=(*others, odd))
-    sent = html.payload(result)["comparisons"][0]
+    sent = payload(result)["comparisons"][0]
     tables = sent["tables"]
     joined = [
         tables["before"][step] + tables["module"][module] + tables["after"][after]

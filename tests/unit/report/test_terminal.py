@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.invoking import check_golden
+from tests.support.made_results import made
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.coverage import Coverage
 from ttrace.core.finding import Finding, Note, Specifics, Topic
@@ -23,7 +24,8 @@ from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.report import wording
 from ttrace.report.overall import headline
-from ttrace.report.terminal import print_check, print_tensor
+from ttrace.report.terminal import print_check
+from ttrace.report.trace_view import print_tensor
 
 MEASURED = Statistics(
     count=64,
@@ -152,30 +154,70 @@ def test_a_report_is_that_of_the_golden_file(name: str, check: CheckResult) -> N
     check_golden(f"{name}.txt", printed(check))
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
-@pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED])
-def test_a_terminal_of_any_width_breaks_no_word(check: CheckResult, width: int) -> None:
+WIDTHS = (80, 100, 120, 200)
+
+
+def shown(check: CheckResult, width: int) -> str:
+    """As a person sees it in a terminal of that width, without its colours."""
     file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=True, color_system=None)
-    print_check(check, console)
-    text = file.getvalue()
+    print_check(check, Console(file=file, width=width, force_terminal=True, color_system=None))
+    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("equivalent", EQUIVALENT),
+        ("several", failing()),
+        ("card", made(4, wrong_layer=2)),
+        ("undecided", UNDECIDED),
+    ],
+)
+def test_a_terminal_shows_its_golden_file(name: str, check: CheckResult, width: int) -> None:
+    check_golden(f"terminal/{name}-{width}.txt", shown(check, width))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED, made(4, wrong_layer=2)])
+def test_a_terminal_of_any_width_breaks_no_word(check: CheckResult, width: int) -> None:
+    text = shown(check, width)
     assert max(map(len, text.splitlines())) <= width
-    for tensor in (check.failures or check.undecided)[:10]:
+    for tensor in (check.failures or check.undecided)[:5]:
         assert str(tensor.id) in text
         assert set(wording.finding(tensor).split()) <= set(text.split())
-    whole = {word for line in printed(check).splitlines() for word in line.split()}
-    headed = [line.split() for line in text.partition("tensor  ")[0].splitlines()]
-    assert {word for line in headed for word in line} <= whole
+    whole = {word.strip(",") for word in printed(check).split()}
+    heads = {"tensor", "verdict", "error/tolerance", "note", "-"}
+    assert {word.strip(",") for word in text.split()} <= whole | heads | set(VERDICTS)
 
 
-def test_an_endless_name_is_folded_not_cut() -> None:
+VERDICTS = [verdict.value for verdict in Verdict]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_an_endless_name_stays_whole(width: int) -> None:
     long = replace(failing().failures[0], finding=None)
     long = replace(long, id=replace(long.id, module=".".join(map(str, range(60)))))
-    file = io.StringIO()
-    console = Console(file=file, width=80, force_terminal=True, color_system=None)
-    print_check(replace(EQUIVALENT, tensors=(long,)), console)
-    cells = [line[:39].strip() for line in file.getvalue().splitlines()]
-    assert str(long.id) in "".join(cells)
+    assert f"\n{long.id}\n" in shown(replace(EQUIVALENT, tensors=(long,)), width)
+
+
+def test_a_card_has_five_facts_and_five_rows() -> None:
+    labels = [line.split("  ")[0] for line in printed(made(4, wrong_layer=2)).splitlines()]
+    assert labels[:1] == ["NOT EQUIVALENT"]
+    assert [label for label in labels if label in FACTS] == FACTS
+    rows = [label for label in labels if label.startswith("step0/")]
+    assert len(rows) == 5
+
+
+FACTS = ["where", "what", "how sure", "ranks", "next", "why"]
+
+
+def test_bar_is_drawn_without_a_fancy_letter_where_a_terminal_has_none() -> None:
+    raw = io.BytesIO()
+    console = Console(file=io.TextIOWrapper(raw, "ascii"), width=120)
+    print_check(made(4, wrong_layer=2), console)
+    console.file.flush()
+    assert b"....-####################"[:20] in raw.getvalue()
 
 
 @pytest.mark.parametrize("check", [EQUIVALENT, failing(), UNDECIDED])
@@ -220,8 +262,9 @@ class TestNames:
     def test_are_shown_as_they_are(self, name: str) -> None:
         text = printed(self.named(name))
         for words in (
-            f"NOT EQUIVALENT: {name}, forward",
-            f"  {name}, forward: why {name}",
+            f"where     {name}, forward",
+            f"why       why {name}",
+            f"also      {name}, forward: ",
             f"step0/{name}:output.0",
             f"note {name}",
             f"no gradient reached: {name}",
@@ -234,7 +277,7 @@ class TestNames:
     def test_cannot_steer_the_terminal(self) -> None:
         text = printed(self.named("a\x1b[2Jb\rc\x07"))
         assert not {"\x1b", "\r", "\x07"} & set(text)
-        assert r"NOT EQUIVALENT: a\x1b[2Jb\rc\x07, forward" in text
+        assert r"where     a\x1b[2Jb\rc\x07, forward" in text
 
     @pytest.mark.parametrize("name", HOSTILE[:1] + HOSTILE[3:4])
     def test_a_console_would_change_them(self, name: str) -> None:

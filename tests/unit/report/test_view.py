@@ -14,7 +14,8 @@ from ttrace.core.coverage import Coverage
 from ttrace.core.ids import TensorId
 from ttrace.core.record import ModuleInfo
 from ttrace.core.results import CheckResult
-from ttrace.report import html, markdown, overall, view, wording
+from ttrace.report import markdown, overall, view, wording
+from ttrace.report.payload import payload
 
 
 def blamed(classes: dict[str, str], ranks: tuple[int, ...] = (2, 3)) -> CheckResult:
@@ -42,7 +43,7 @@ def test_experts_of_all_layers_are_one_line() -> None:
     result = blamed(EXPERTS | {"norm": "RMSNorm"})
     experts, norm = view.grouped(result)
     assert experts.where.startswith("layers.*.mlp.experts.* (32 places: layers.0.mlp.experts.0, ")
-    assert experts.reason.endswith(", on ranks 2, 3")
+    assert experts.reason.endswith(", on dp1 (ranks 2, 3)")
     assert experts.places == tuple(EXPERTS)
     assert (norm.where, norm.places) == ("norm", ())
     assert len(result.culprits) == len(view.root_causes(result)) == 33
@@ -50,7 +51,7 @@ def test_experts_of_all_layers_are_one_line() -> None:
 
 def test_every_form_for_people_groups_them() -> None:
     result = blamed(EXPERTS)
-    for text in (printed(result), markdown.render(result), str(html.payload(result))):
+    for text in (printed(result), markdown.render(result), str(payload(result))):
         assert "layers.*.mlp.experts.* (32 places: " in text
         assert "given the reference's values" in text
 
@@ -89,7 +90,7 @@ def test_a_stage_that_says_its_phase_stands_alone(stage: Stage, phase: Phase, pl
     assert wording.place(culprit) == cause.place == place
     assert overall.headline(result) == f"NOT EQUIVALENT: {place}"
     first, _, rest = place.partition(", ")
-    assert f"- **`{first}`**{f', {rest}' if rest else ''}: `given the" in markdown.render(result)
+    assert f"- where: **`{first}`**{f', {rest}' if rest else ''}" in markdown.render(result)
 
 
 def test_one_tensor_of_one_module_is_one() -> None:

@@ -123,6 +123,7 @@ class Examiner:
             sizes=sizes or {},
             agrees=all(shard.agrees for shard in shards),
             axes=_disagreeing(shards, mesh),
+            added=tuple(_adding(result.id, shards, mesh)),
         )
         diagnosis = None if suspect is None else diagnose(suspect)
         return Detail(
@@ -238,6 +239,16 @@ def _disagreeing(shards: Sequence[Shard], mesh: Mesh) -> tuple[str, ...]:
     apart = [rank for shard in shards if not shard.agrees for rank in shard.ranks]
     originals = [rank for s in shards if s.role in ("shard", "sum") for rank in s.ranks]
     return mesh.between(apart, originals)
+
+
+def _adding(id_: TensorId, shards: Sequence[Shard], mesh: Mesh) -> Iterator[str]:
+    """Axes along which ranks may hold terms of a sum: not those that hold other samples."""
+    has_samples = id_.kind.is_activation or id_.kind.is_gradient_of_activation
+    first = {rank: shard.runs[:1] for shard in reversed(shards) for rank in shard.ranks}
+    for axis, _ in mesh.naming:
+        across = [pair for pair in mesh.along(axis) if pair[0] in first and pair[1] in first]
+        if not has_samples or all(first[one] == first[other] for one, other in across):
+            yield axis
 
 
 def _wrong_ranks(shards: Iterable[Shard]) -> tuple[int, ...]:

@@ -44,8 +44,6 @@ _FEWEST = 16  # chosen: below so many elements for each fitted number anything f
 _MOSTLY = 0.75  # chosen: of the squared error; by chance a likeness explains a half
 _AS_GOOD = 0.1  # chosen: a telling guess is told before one that fits its numbers
 _ALIKE = 0.1  # chosen: as far as terms of a sum are alike
-_SOME = 0.1  # chosen: with so many zeros something else is wrong
-_NO_AXES = ("ranks", "microbatches")
 # Coarsest first: values of one are values of those after it, but for the range.
 _LOWER = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16)
 
@@ -87,18 +85,24 @@ def _like_a_term(suspect: Suspect) -> Nearest | None:
     It cannot be undone, as the other terms are not there.
     """
     square = float(suspect.expected.square().sum())
-    if not square or bool((suspect.found == 0).double().mean() > _SOME):
+    if not square or _has_empty_slices(suspect):
         return None
     gain = float((suspect.found * suspect.expected).sum()) / square
     relative = suspect.error / math.sqrt(square)
-    for name, size in suspect.sizes.items():
-        if size < 2 or name in _NO_AXES:
-            continue
+    for size in sorted({suspect.sizes[axis] for axis in suspect.added}):
         is_near = abs(gain * size - 1) < _ALIKE
-        if is_near and abs(relative / math.sqrt(1 - 1 / size) - 1) < _ALIKE:
-            found = Diagnosis(mistake=Mistake.ONE_TERM_OF_A_SUM, size=size, axes=(name,))
+        if size > 1 and is_near and abs(relative / math.sqrt(1 - 1 / size) - 1) < _ALIKE:
+            axes = tuple(axis for axis in suspect.added if suspect.sizes[axis] == size)
+            found = Diagnosis(mistake=Mistake.ONE_TERM_OF_A_SUM, size=size, axes=axes)
             return Nearest(diagnosis=found, explained=0.0)
     return None
+
+
+def _has_empty_slices(suspect: Suspect) -> bool:
+    """Whether a slice of it is all zero, which something else has made so."""
+    missing = (suspect.found == 0) & (suspect.expected != 0)
+    dims = range(missing.dim()) if missing.dim() > 1 else ()
+    return any(bool(missing.movedim(dim, 0).flatten(1).all(1).any()) for dim in dims)
 
 
 @cache

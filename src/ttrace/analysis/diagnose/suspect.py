@@ -37,6 +37,7 @@ class Suspect:
     cuts: tuple[int, ...] = ()  # for every dim, in how many parts the candidate holds it
     sizes: Mapping[str, int] = field(default_factory=dict)  # of mesh axes, and of microbatches
     axes: tuple[str, ...] = ()  # of the mesh, along which ranks disagree
+    added: tuple[str, ...] = ()  # axes along which ranks may hold terms of a sum
 
     def fits(self, undone: Tensor, expected: Tensor | None = None) -> bool:
         """Whether the tensor is right once a mistake is undone."""
@@ -107,6 +108,7 @@ class Gathering:
         sizes: Mapping[str, int],
         agrees: bool,
         axes: tuple[str, ...],
+        added: tuple[str, ...],
     ) -> Suspect | None:
         """Nothing where there is no tolerance, or the tensor is too large or of whole numbers."""
         if allowed is None or not self._is_small or not self._is_real:
@@ -123,6 +125,7 @@ class Gathering:
             cuts=tuple(len({held[dim] for held in runs}) for dim in range(len(self._shape))),
             sizes=sizes,
             axes=axes,
+            added=added,
         )
 
 

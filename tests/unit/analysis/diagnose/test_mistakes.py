@@ -130,12 +130,14 @@ def test_nothing_is_near_to_an_error_at_random() -> None:
 def test_one_of_the_terms_of_a_sum_is_recognised_by_its_size() -> None:
     """The other term is nowhere; half of the elements missing looks the same but for its zeros."""
     terms = [random(*WHOLE.shape, seed=seed) for seed in (20, 21)]
-    found = nearest(suspect(terms[0], expected=terms[0] + terms[1]))
+    found = nearest(suspect(terms[0], expected=terms[0] + terms[1], added=("dp",)))
     assert found is not None
     assert found.diagnosis == Diagnosis(mistake=Mistake.ONE_TERM_OF_A_SUM, size=2, axes=("dp",))
+    assert nearest(suspect(terms[0][0, 0], expected=terms[1][0, 0], cuts=(1,))) is None
     halved = WHOLE.clone()
     halved.view(-1)[::2] = 0
-    assert nearest(suspect(halved)) is None
+    assert nearest(suspect(halved, added=("dp",))) is None
+    assert nearest(suspect(terms[0], expected=terms[0] + terms[1])) is None
 
 
 @pytest.mark.parametrize("seed", range(10, 15))

@@ -1,0 +1,159 @@
+"""The verdict card: the five facts of an answer, the same in the page, the terminal and elsewhere.
+
+    where     layers.1.feed_forward, backward (FeedForward, model.py:88)
+    what      missing all-reduce over tp
+    how sure  certain: 8 million x its tolerance
+    ranks     tp1 (ranks 1, 3)
+    next      look for an all-reduce that is not called here; ttrace export ...
+
+Enters: a CheckResult. Leaves: one card for each root cause, the first one first.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from ttrace.core.blame import Culprit
+from ttrace.core.code import Excerpt
+from ttrace.core.mesh import Mesh
+from ttrace.core.results import CheckResult, Strength, TensorResult
+from ttrace.report import view, wording
+from ttrace.report.badges import Badge, badge
+from ttrace.report.caveats import EXPECTED
+from ttrace.report.hints import hint
+from ttrace.report.ranks import listed_ranks, mesh_of
+from ttrace.report.view import RootCause
+from ttrace.report.words import Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """Noise, tolerance and error of one statistic, relative to the reference's norm."""
+
+    noise: float | None
+    allowed: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextCommand:
+    """Something to run next."""
+
+    purpose: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One root cause as five facts, and what stands behind them."""
+
+    cause: RootCause
+    badge: Badge
+    looks: str  # the kind of mistake in a sentence, or the nearest; maybe empty
+    strength: Strength
+    sure: str
+    bar: Bar | None
+    ranks: tuple[int, ...]  # empty where it is on all, or nobody knows
+    ranks_said: str
+    hint: str  # what to do next in code
+    commands: tuple[NextCommand, ...]
+    why: str  # it is blamed
+    code: tuple[Excerpt, ...]
+    step: int
+    expected: str  # why it may be no mistake; maybe empty
+
+    @property
+    def source(self) -> str:
+        """The line to look at: the user's own, or where the class is."""
+        return self.code[0].place if self.code else self.cause.source
+
+    @property
+    def behind(self) -> str:
+        """Linear, in FeedForward.forward (model.py:42)"""
+        if not self.code:
+            return wording.with_commas(self.cause.class_name, self.cause.source)
+        function = wording.line(Line.IN_FUNCTION, name=self.code[0].function, place=self.source)
+        return wording.with_commas(self.cause.class_name, function)
+
+
+def cards(result: CheckResult) -> tuple[Card, ...]:
+    """Root causes that differ in the numbers of their paths alone share a card."""
+    tensors = {tensor.id: tensor for tensor in result.blamed_in.tensors}
+    mesh = mesh_of(result)
+
+    def card(cause: RootCause) -> Card:
+        culprit = cause.culprit
+        shown = [tensors[id_] for id_ in culprit.evidence if id_ in tensors]
+        first = shown[0] if shown else None
+        strength = Strength.of(max((tensor.severity for tensor in shown), default=0.0))
+        ranks = () if first is None else first.ranks
+        return Card(
+            cause=cause,
+            badge=badge(culprit, first, mesh),
+            looks=_looks(culprit, mesh),
+            strength=strength,
+            sure=_sure(strength, first),
+            bar=None if first is None else _bar(first),
+            ranks=ranks,
+            ranks_said=_ranks(ranks, mesh, result),
+            hint=hint(culprit, first),
+            commands=tuple(_commands(result, first)),
+            why=wording.plain_reason(culprit, tensors, mesh),
+            code=culprit.code,
+            step=first.id.step if first is not None else (culprit.steps or (0,))[0],
+            expected="" if culprit.expected is None else EXPECTED[culprit.expected],
+        )
+
+    return tuple(map(card, view.grouped(result)))
+
+
+def _looks(culprit: Culprit, mesh: Mesh) -> str:
+    """What a diagnosis says, or how near the nearest comes."""
+    if culprit.differences:
+        return wording.other_numbers(culprit.differences, mesh)
+    if culprit.diagnosis is not None:
+        return wording.diagnosis(culprit.diagnosis, mesh)
+    if culprit.nearest is None:
+        return ""
+    said = wording.diagnosis(culprit.nearest.diagnosis, mesh)
+    if not culprit.nearest.explained:
+        return wording.line(Line.LIKENESS, said=said)
+    return wording.line(Line.NEAREST, said=said, share=culprit.nearest.explained)
+
+
+def _sure(strength: Strength, first: TensorResult | None) -> str:
+    if first is None:
+        return strength.value
+    kind = wording.line(Line.KIND_OF_FAILURE, verdict=first.verdict.value)
+    return f"{strength.value}: {wording.size(first) or kind}"
+
+
+def _bar(tensor: TensorResult) -> Bar | None:
+    worst, tolerance, found = tensor.worst, tensor.tolerance, tensor.statistics
+    if worst is None or tolerance is None or found is None or not worst.allowed:
+        return None
+    unit = found.reference_norm or 1.0
+    noise = None
+    if tolerance.noise is not None and tolerance.error_norm:
+        noise = worst.allowed / unit * tolerance.noise / tolerance.error_norm
+    return Bar(noise=noise, allowed=worst.allowed / unit, error=worst.reading.value / unit)
+
+
+def _ranks(ranks: tuple[int, ...], mesh: Mesh, result: CheckResult) -> str:
+    if ranks:
+        return listed_ranks(ranks, mesh)
+    worlds = [run.world_size for run in result.runs if run.role == "candidate"]
+    return wording.line(Line.EVERY_RANK) if worlds and worlds[0] > 1 else ""
+
+
+def _commands(result: CheckResult, first: TensorResult | None) -> list[NextCommand]:
+    """What repeats the comparison, and what brings the tensor into a notebook."""
+    found = []
+    if first is not None and first.statistics is not None:
+        trace, id_ = result.blamed_in.candidate, str(first.id)
+        export = shlex.join(["ttrace", "export", trace, id_, "wrong.safetensors"])
+        found.append(NextCommand(purpose=wording.line(Line.EXPORT_IT), text=export))
+    if result.command:
+        found.append(NextCommand(purpose=wording.line(Line.REPEAT_IT), text=result.command))
+    return found
