@@ -75,8 +75,8 @@ def test_every_member_has_words() -> None:
             result({"a": 9e4}),
             result({"b": 0.1}),
             (
-                "NOT COMPARABLE: no tensor is in both reports, which are of other models or of other "
-                "steps"
+                "NOT COMPARABLE: no tensor is in both reports, which are of other models or of "
+                "other steps"
             ),
         ),
         (
@@ -102,8 +102,8 @@ def test_the_verdict_stands_first(before: CheckResult, after: CheckResult, said:
         (
             isolated({"a": 9e4, "b": Verdict.UNDECIDED}, {"a": ("a",)}),
             (
-                "b, forward: 90,000x its tolerance now; uncovered: what speaks against it could not be "
-                "judged before"
+                "b, forward: 90,000x its tolerance now; uncovered: what speaks against it could "
+                "not be judged before"
             ),
         ),
         (
