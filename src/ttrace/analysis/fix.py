@@ -151,7 +151,9 @@ def _verdict(fix: Fix) -> FixVerdict:
     if fix.after is Outcome.EQUIVALENT:
         if fix.before is Outcome.EQUIVALENT:
             return FixVerdict.NO_CHANGE
-        return FixVerdict.ACCEPTED if fix.accepted else FixVerdict.FIXED
+        if fix.accepted:
+            return FixVerdict.ACCEPTED
+        return FixVerdict.FIXED_AS_SEEN if fix.unseen else FixVerdict.FIXED
     wrong = [pair for pair in fix.newly_failing if pair.before is not None and pair.before.passes]
     is_worse = bool(wrong) or any(each.sighting is Sighting.PASSED for each in fix.new)
     is_better = bool(fix.gone or fix.fixed)

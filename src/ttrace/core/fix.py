@@ -25,6 +25,7 @@ class FixVerdict(StrEnum):
     """What a fix did, in one word."""
 
     FIXED = "fixed"  # not equivalent before, equivalent now
+    FIXED_AS_SEEN = "fixed as far as seen"  # the same, without some of the tensors that failed
     PARTLY_FIXED = "partly fixed"  # something is right or clearly nearer, and nothing got wrong
     MIXED = "mixed"  # something got right, something that was right got wrong
     NO_CHANGE = "no change"
@@ -117,6 +118,12 @@ class Fix:
     accepted: tuple[TensorBoth, ...] = ()  # failed, and are on the accept list
     only_before: tuple[TensorBoth, ...] = ()
     only_after: tuple[TensorBoth, ...] = ()
+
+    @property
+    def unseen(self) -> int:
+        """How many tensors failed before and are not there to be judged now."""
+        standings = [pair.before for pair in self.only_before]
+        return sum(each is not None and each.verdict.is_failure for each in standings)
 
 
 def _trend(before: Standing | None, after: Standing | None) -> Trend:

@@ -20,6 +20,7 @@ _SHOWN = 5  # chosen: the first show what the others are
 
 VERDICTS = {
     FixVerdict.FIXED: "FIXED: {said}",
+    FixVerdict.FIXED_AS_SEEN: "FIXED AS FAR AS IT IS SEEN: {said}",
     FixVerdict.PARTLY_FIXED: "PARTLY FIXED: {said}",
     FixVerdict.MIXED: "PARTLY FIXED, PARTLY WORSE: {said}",
     FixVerdict.NO_CHANGE: "NO CHANGE: {said}",
@@ -106,12 +107,11 @@ def sections(fix: Fix) -> Iterator[Section]:
 
 def _title(fix: Fix, group: FixGroup) -> str:
     found = getattr(fix, group.value)
-    failed = sum(p.before is not None and p.before.verdict.is_failure for p in fix.only_before)
     return filled(
         TITLES[group],
         count=len(found),
         trends=_trends(fix.failing),
-        failed=f", {failed} of which failed" if failed else "",
+        failed=f", where {fix.unseen} failed" if fix.unseen else "",
     )
 
 

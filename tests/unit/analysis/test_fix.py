@@ -98,6 +98,12 @@ class TestVerdict:
         assert [pair.id.module for pair in fix.accepted] == ["a"]
         assert [pair.id.module for pair in fix.fixed] == ["b"]
 
+    def test_where_what_failed_is_not_there_any_more_not_all_is_seen(self) -> None:
+        before = result({"a": 9e4, "b": 9e4, "c": 0.1})
+        assert tried(before, result({"a": 0.1, "b": 0.1})).verdict is FixVerdict.FIXED
+        fix = tried(before, result({"a": 0.1, "c": 0.1}))
+        assert (fix.verdict, fix.unseen) == (FixVerdict.FIXED_AS_SEEN, 1)
+
     def test_what_decides_nothing_is_no_fix(self) -> None:
         unsure = result({"a": Verdict.UNDECIDED, "b": 0.1})
         fix = tried(result({"a": 9e4, "b": 9e4}), unsure)
