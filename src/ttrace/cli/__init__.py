@@ -1,5 +1,5 @@
-"""The command line: demo, doctor, diff, isolate, run, plan, check, report, accept, show, export,
-skill.
+"""The command line: demo, doctor, diff, isolate, run, plan, check, report, compare-reports,
+accept, show, export, skill.
 
 Exit codes, of all commands:
 
@@ -20,7 +20,7 @@ from typing import NoReturn
 import typer
 
 from ttrace.cli.advice import doctor, skill
-from ttrace.cli.results import accept, check, report
+from ttrace.cli.results import accept, check, compare_reports, report
 from ttrace.cli.runs import demo, diff, isolate, run
 from ttrace.cli.screen import say
 from ttrace.cli.traces import export, plan, show
@@ -39,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 # In the order in which --help shows them; a short help is one that its 80 columns do not cut.
-app.command(short_help="A small Llama, one process against 4, with a bug if you like.")(demo)
+app.command(short_help="A small Llama, one process against 4, with a planted bug.")(demo)
 app.command(
     short_help="What TTrace recognises and sees of a command's step.",
     context_settings={"ignore_unknown_options": True},
@@ -50,6 +50,7 @@ app.command(context_settings={"ignore_unknown_options": True})(run)
 app.command(short_help="Write the plans of an isolated run.")(plan)
 app.command()(check)
 app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(report)
+app.command(short_help="What a fix changed, of two results.")(compare_reports)
 app.command(short_help="Add a failure of a result to the list of what may differ.")(accept)
 app.command(short_help="What is in a trace, or one tensor of it.")(show)
 app.command(short_help="One logical tensor as a safetensors file.")(export)

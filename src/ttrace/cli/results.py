@@ -1,4 +1,4 @@
-"""Commands that make a result, or something of one: check, report, accept."""
+"""Commands that make a result, or something of one: check, report, compare-reports, accept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ttrace.cli.options import Accept, Html, Json
-from ttrace.cli.screen import comparing, finish, say
+from ttrace.cli.screen import comparing, finish, open_console, say, write_json
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import Strength
 from ttrace.errors import UsageError
@@ -90,6 +90,24 @@ def report(
         if said:
             say(said, stderr=piped)
     raise typer.Exit(found.exit_code)
+
+
+def compare_reports(
+    before: Annotated[Path, typer.Argument(help="The result.json before a fix.")],
+    after: Annotated[Path, typer.Argument(help="The result.json after it.")],
+    json_file: Json = None,
+) -> None:
+    """What a fix changed: root causes and tensors that are gone, remain or are new."""
+    from ttrace.analysis.fix import tried
+    from ttrace.core.plain import to_dict
+    from ttrace.report.fixes import fix_headline
+    from ttrace.report.terminal_fix import print_fix
+
+    old, new = read_result(before), read_result(after)
+    fix = tried(old, new)
+    print_fix(fix, str(old), str(new), open_console(stderr=json_file == "-"))
+    write_json(json_file, {"words": fix_headline(fix), "exit_code": new.exit_code, **to_dict(fix)})
+    raise typer.Exit(new.exit_code)
 
 
 def accept(

@@ -29,7 +29,7 @@ from ttrace.cli.options import (
     Strict,
     Timeout,
 )
-from ttrace.cli.screen import comparing, finish, say, waiting, write_json
+from ttrace.cli.screen import finish, say, waiting, write_json
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.launch import prepare_folder
 from ttrace.report.numbers import counted, filled
@@ -253,18 +253,13 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
 @contextmanager
 def _experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experiment]:
     """An experiment whose runs and comparisons are shown on the screen while they last."""
+    from ttrace.cli.telling import telling
     from ttrace.lab.experiment import Experiment
     from ttrace.lab.local import LocalExecutor
 
-    execute = LocalExecutor()
-
-    def run_and_wait(run: TracedRun) -> None:
-        with waiting(f"running {run.name}"):
-            execute(run)
-
     folder = prepare_folder(out or _default_folder(name))
-    with comparing() as progress:
-        yield Experiment(folder=folder, execute=run_and_wait, progress=progress, **fields)
+    with telling(LocalExecutor()) as told:
+        yield Experiment(folder=folder, execute=told, progress=told.progress, **fields)
 
 
 def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:

@@ -89,6 +89,10 @@ def open_console(*, stderr: bool = False) -> Console:
     return console_on(sys.stderr if stderr else sys.stdout)
 
 
+def stderr_is_terminal() -> bool:
+    return open_console(stderr=True).is_terminal
+
+
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

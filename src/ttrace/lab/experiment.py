@@ -99,10 +99,12 @@ class Experiment:
 
     def compare(self) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
-        reference = self._run("reference", self.reference)
-        candidate = self._run("candidate", self.candidate)
+        repeats = int(self.repeats_reference)
+        after_it = self.perturbed_runs + repeats
+        reference = self._run("reference", self.reference, then=1 + after_it)
+        candidate = self._run("candidate", self.candidate, then=after_it)
         noisy = Noisy("perturbed", other_kernels=_devices_differ(reference, candidate))
-        perturbed, lost = self._perturbed_or_why(noisy)
+        perturbed, lost = self._perturbed_or_why(noisy, then=repeats)
         repeated = self._run("repeated", self.reference) if self.repeats_reference else None
 
         def compared(noise: Sequence[Path]) -> CheckResult:
@@ -118,10 +120,12 @@ class Experiment:
         result = self._decided(compared, perturbed, noisy)
         return result if lost is None else stands_without(result, lost)
 
-    def _perturbed_or_why(self, noisy: Noisy) -> tuple[list[Path], CommandFailed | None]:
+    def _perturbed_or_why(
+        self, noisy: Noisy, *, then: int
+    ) -> tuple[list[Path], CommandFailed | None]:
         """None, where one of them did not end well: much can be said without them."""
         try:
-            return self._perturbed(noisy), None
+            return self._perturbed(noisy, then=then), None
         except CommandFailed as error:
             return [], error
 
@@ -138,7 +142,7 @@ class Experiment:
         if plain is not None:
             candidate = Path(plain.candidate)
         if candidate is None:
-            candidate = self._run("candidate", self.candidate)
+            candidate = self._run("candidate", self.candidate, then=self.perturbed_runs + 2)
         try:
             isolated = self._isolated("isolation", candidate)
         except CommandFailed as error:
@@ -199,7 +203,9 @@ class Experiment:
         enclosures: Sequence[Enclosure] = (),
     ) -> CheckResult:
         if tapped is None:
-            tapped = self._run(f"{name}/reference", self.reference, tap=True, coarse=coarse)
+            then = self.perturbed_runs + 1
+            how: dict[str, Any] = {"tap": True, "coarse": coarse}
+            tapped = self._run(f"{name}/reference", self.reference, then=then, **how)
         plans = self.folder / name / "plans"
         planned = partial(write_plans, tapped, coarse=coarse, enclosures=enclosures)
         planned(tapped, plans / "reference")
@@ -209,7 +215,7 @@ class Experiment:
             plan=plans / "reference",
             other_kernels=_devices_differ(tapped, candidate),
         )
-        perturbed = self._perturbed(noisy)
+        perturbed = self._perturbed(noisy, then=1)
         isolated = self._run(f"{name}/candidate", self.candidate, plan=plans / "candidate")
 
         def compared(noise: Sequence[Path]) -> CheckResult:
@@ -249,8 +255,11 @@ class Experiment:
         )
         return replace(result, notes=(*result.notes, note))
 
-    def _perturbed(self, noisy: Noisy, *, after: int = 0, count: int | None = None) -> list[Path]:
+    def _perturbed(
+        self, noisy: Noisy, *, after: int = 0, count: int | None = None, then: int = 0
+    ) -> list[Path]:
         """As many as are asked for, or `count` of them; seeds go on where others ended."""
+        last = after + (count or self.perturbed_runs)
         return [
             self._run(
                 f"{noisy.name}-{seed}",
@@ -259,11 +268,12 @@ class Experiment:
                 other_kernels=noisy.other_kernels,
                 split=self.split_reductions,
                 plan=noisy.plan,
+                then=last - seed + then,
             )
-            for seed in range(1 + after, 1 + after + (count or self.perturbed_runs))
+            for seed in range(1 + after, 1 + last)
         ]
 
-    def _run(self, name: str, work: Work, **how: Any) -> Path:
+    def _run(self, name: str, work: Work, *, then: int = 0, **how: Any) -> Path:
         settings = Settings(folder=self.folder / name, steps=self.steps, skip=self.skip, **how)
         run = TracedRun(
             name=name,
@@ -271,6 +281,7 @@ class Experiment:
             settings=settings,
             timeout_seconds=self.timeout_seconds,
             to_end=self.runs_to_end,
+            then=then,
         )
         self.execute(run)
         return run.folder

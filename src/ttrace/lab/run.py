@@ -41,6 +41,7 @@ class TracedRun:
 
     `shared`: other launchers of the same run, on other machines say, write into the same folder.
     `to_end`: a command is not stopped when all steps are recorded.
+    `then`: how many runs are known to follow; what they say may lead to more.
     """
 
     name: str
@@ -49,6 +50,7 @@ class TracedRun:
     timeout_seconds: float = 1800.0
     shared: bool = False
     to_end: bool = False
+    then: int = 0
 
     @property
     def folder(self) -> Path:

@@ -54,12 +54,6 @@ def headline(result: CheckResult) -> str:
     )
 
 
-def verdict_line(result: CheckResult) -> str:
-    """The outcome of a result with culprits, which a card names."""
-    count = len(result.culprits)
-    return line(Line.VERDICT, places=line(Line.PLACES, count=count) if count > 1 else "")
-
-
 def _some(modules: Sequence[str | None]) -> str:
     """The first few by name, and how many more."""
     names = [line(Line.THE_STEP) if m is None else display_module(m) for m in modules[:_SHOWN]]

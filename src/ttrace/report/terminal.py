@@ -1,7 +1,7 @@
 """The report in a terminal: the verdict, its card, the first wrong tensors, what was not covered.
 
-NOT EQUIVALENT
-where     layers.1.feed_forward, backward (FeedForward, model.py:88)
+NOT EQUIVALENT: layers.1.feed_forward, backward
+where     FeedForward, in FeedForward.forward (model.py:88)
 what      missing all-reduce over tp
 how sure  certain: 120,000x its tolerance
 ranks     tp1 (ranks 1, 3)
@@ -50,7 +50,7 @@ def print_check(result: CheckResult, console: Console) -> None:
     colour = ["bold green", "bold red", "bold yellow"][result.exit_code]
     if found and found[0].strength is Strength.BORDERLINE:
         colour = "bold yellow"
-    put(console, overall.verdict_line(result) if found else overall.headline(result), colour)
+    put(console, overall.headline(result), colour)
     if found:
         _print_card(found[0], console)
         _print_others(found[1:], console)
@@ -84,13 +84,14 @@ def _print_card(card: Card, console: Console) -> None:
 
 def _facts(card: Card, console: Console) -> Iterator[tuple[str, list[str]]]:
     cause, kind = card.cause, card.badge
-    yield "where", [cause.place, *filter(None, (card.behind,))]
+    is_said = bool(card.behind) and not cause.places  # in the headline
+    yield "where", [card.behind] if is_said else [cause.place, *filter(None, (card.behind,))]
     yield "what", [kind.words, *filter(None, (card.looks, card.expected))]
     bar = [] if card.bar is None else [_drawn(card.bar, console)]
     yield "how sure", [card.sure, *bar]
     if card.ranks_said:
         yield "ranks", [card.ranks_said]
-    commands = [f"{command.purpose}: {command.text}" for command in card.commands]
+    commands = [f"{command.purpose}: {command.text}" for command in card.commands[:1]]
     yield "next", [card.hint, *commands]
     yield "why", [card.why]
 

@@ -267,8 +267,6 @@ class Line(StrEnum):
     LIKENESS = "likeness"
     NEAREST = "nearest"
     IN_FUNCTION = "in_function"
-    VERDICT = "verdict"
-    PLACES = "places"
     EVERY_RANK = "every_rank"
     KIND_OF_FAILURE = "kind_of_failure"
     EXPORT_IT = "export_it"
@@ -333,8 +331,6 @@ LINES = {
     Line.MAIN_GRADIENTS: "main gradients",
     Line.THE_STEP: "the step as a whole",
     Line.IN_FUNCTION: "in {name} ({place})",
-    Line.VERDICT: "NOT EQUIVALENT{places}",
-    Line.PLACES: ": {count:place}",
     Line.LIKENESS: "nearest: {said}",
     Line.NEAREST: "nearest, {share:.0%} of the squared error: {said}",
     Line.EVERY_RANK: "every rank",

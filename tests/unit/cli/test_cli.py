@@ -39,7 +39,7 @@ def describe(commands: Sequence[Callable[..., object]]) -> str:
     """Every command with its arguments and options, as a user may have them in a script."""
     lines = []
     for command in sorted(commands, key=lambda command: command.__name__):
-        lines.append(command.__name__)
+        lines.append(command.__name__.replace("_", "-"))
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
             type_, info = get_args(parameter.annotation)
             required = parameter.default is inspect.Parameter.empty
@@ -94,8 +94,9 @@ class TestFrozen:
 
     def test_every_command_explains_itself(self) -> None:
         for command in commands():
-            outcome = invoke(command.__name__, "--help")
-            outcome.require(0, f"Usage: ttrace {command.__name__}", str(command.__doc__)[:30])
+            name = command.__name__.replace("_", "-")
+            outcome = invoke(name, "--help")
+            outcome.require(0, f"Usage: ttrace {name}", str(command.__doc__)[:30])
 
 
 @pytest.fixture

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.support import tiny_train
 from tests.support.invoking import invoke, replay
+from ttrace.capture.settings import Settings
+from ttrace.cli import screen
+from ttrace.cli.telling import spoken, telling
+from ttrace.errors import CommandFailed
+from ttrace.lab.run import TracedRun
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +49,120 @@ class TestPage:
         assert outcome.out == (tmp_path / "out" / "report.html").read_text()
         assert "NOT EQUIVALENT: second" in outcome.err
         assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def lines(text: str) -> list[str]:
+    """Without how long it took."""
+    return [re.sub(r"\d+(\.\d)? s$", "N s", line) for line in text.splitlines()]
+
+
+PLAIN = ["run 1 of 3: reference, N s", "run 2 of 3: candidate, N s"]
+PLAIN += ["run 3 of 3: perturbed reference, N s", "compared 38 tensors, N s"]
+
+
+class TestProgressInAPipe:
+    def test_is_a_line_for_each_run_and_comparison(self, traces: Path, tmp_path: Path) -> None:
+        outcome = invoke(*diff(traces, tmp_path / "out"))
+        assert lines(outcome.err) == PLAIN
+        assert outcome.out.startswith("NOT EQUIVALENT: second")
+
+    def test_leaves_json_alone_on_standard_output(self, traces: Path, tmp_path: Path) -> None:
+        outcome = invoke(*diff(traces, tmp_path / "out"), "--json", "-")
+        assert outcome.json["exit_code"] == 1
+        assert lines(outcome.err)[:4] == PLAIN
+
+    def test_counts_the_runs_that_were_asked_for(self, traces: Path, tmp_path: Path) -> None:
+        more = ("--perturbed-runs", "2", "--repeat-reference")
+        outcome = invoke(*diff(traces, tmp_path / "out"), *more)
+        assert lines(outcome.err) == [
+            "run 1 of 5: reference, N s",
+            "run 2 of 5: candidate, N s",
+            "run 3 of 5: perturbed reference, N s",
+            "run 4 of 5: perturbed reference 2, N s",
+            "run 5 of 5: reference once more, N s",
+            "compared 38 tensors, N s",
+        ]
+
+    def test_says_which_run_failed(self, traces: Path, tmp_path: Path) -> None:
+        sides = ("--reference", replay(traces / "good"), "--candidate", "false")
+        outcome = invoke("diff", *sides, "--out", tmp_path / "out")
+        assert outcome.code == 2
+        assert lines(outcome.err)[0] == "run 1 of 3: reference, N s"
+        assert lines(outcome.err)[1] == "run 2 of 3: candidate, did not end well after N s"
+
+    @pytest.mark.parametrize("seconds", ["9.9 s", "12 s"])
+    def test_the_companion_finds_seconds(self, seconds: str) -> None:
+        assert lines(f"run 1 of 3: reference, {seconds}") == PLAIN[:1]
+
+
+def test_a_person_sees_a_spinner_and_no_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    screens: list[io.StringIO] = []
+
+    def open_console(*, stderr: bool = False) -> Console:
+        screens.append(io.StringIO())
+        return Console(file=screens[-1], force_terminal=stderr, width=100)
+
+    monkeypatch.setattr(screen, "open_console", open_console)
+    run = TracedRun(name="candidate", work="", settings=Settings(folder=tmp_path), then=4)
+    with telling(lambda _: None) as told:
+        told(run)
+        told.progress("candidate", 0, 3)
+        told.progress("candidate", 3, 3)
+    seen = "".join(each.getvalue() for each in screens)
+    assert "run 1 of 5: candidate" in seen
+    assert "comparing candidate" in seen
+    assert not re.search(r"compared 3|candidate, \d", seen)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_number_of_runs_grows_with_what_is_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    settings = Settings(folder=tmp_path)
+    known = {"reference": 2, "candidate": 1, "perturbed-1": 0}
+    later = {f"perturbed-{number}": 5 - number for number in range(2, 6)}
+    with telling(lambda _: None) as told:
+        for names in (known, later):
+            for name, then in names.items():
+                told(TracedRun(name=name, work="", settings=settings, then=then))
+            for part in ("noise 1 of 1", "candidate", "suspects"):
+                for done in range(4):
+                    told.progress(part, done, 3)
+    said = lines(capsys.readouterr().err)
+    assert said[2:5] == [
+        "run 3 of 3: perturbed reference, N s",
+        "compared 3 tensors, N s",
+        "run 4 of 7: perturbed reference 2, N s",
+    ]
+    assert said[-2:] == ["run 7 of 7: perturbed reference 5, N s", "compared 3 tensors, N s"]
+    assert len(said) == 9
+
+
+def test_an_end_by_force_is_told_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def fail(run: TracedRun) -> None:
+        raise CommandFailed(run.name)
+
+    run = TracedRun(name="isolation/candidate", work="", settings=Settings(folder=tmp_path))
+    with pytest.raises(CommandFailed), telling(fail) as told:
+        told(run)
+    said = lines(capsys.readouterr().err)
+    assert said == ["run 1 of 1: isolated candidate, did not end well after N s"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("reference", "reference"),
+        ("perturbed-1", "perturbed reference"),
+        ("perturbed-12", "perturbed reference 12"),
+        ("isolation/perturbed-1", "isolated perturbed reference"),
+        ("isolation/kept/candidate", "isolated with whole modules: candidate"),
+        ("isolation/kept/probe", "isolated with whole modules: reference with an error put in"),
+        ("isolation/coarse/perturbed-2", "isolated at blocks alone: perturbed reference 2"),
+        ("other/thing", "other thing"),
+    ],
+)
+def test_runs_have_names_that_can_be_read(name: str, said: str) -> None:
+    assert spoken(name) == said

@@ -70,6 +70,14 @@ class TestRuns:
         clean.experiment(tmp_path).diff()
         assert clean.names == COMPARED
 
+    def test_know_how_many_follow(self, failing: Watched, tmp_path: Path) -> None:
+        failing.experiment(tmp_path, perturbed_runs=2, repeats_reference=True).diff()
+        assert [run.then for run in failing.runs] == [4, 3, 2, 1, 0, 3, 2, 1, 0]
+
+    def test_of_an_isolation_alone_know_it_too(self, clean: Watched, tmp_path: Path) -> None:
+        clean.experiment(tmp_path).isolate()
+        assert [run.then for run in clean.runs] == [3, 2, 1, 0]
+
     def test_of_a_diff_that_fails_reuse_the_candidate(
         self, failing: Watched, tmp_path: Path
     ) -> None:

@@ -203,7 +203,7 @@ def test_an_endless_name_stays_whole(width: int) -> None:
 
 def test_a_card_has_five_facts_and_five_rows() -> None:
     labels = [line.split("  ")[0] for line in printed(made(4, wrong_layer=2)).splitlines()]
-    assert labels[:1] == ["NOT EQUIVALENT"]
+    assert labels[0] == "NOT EQUIVALENT: layers.2.feed_forward.w2, backward"
     assert [label for label in labels if label in FACTS] == FACTS
     rows = [label for label in labels if label.startswith("step0/")]
     assert len(rows) == 5
@@ -262,7 +262,7 @@ class TestNames:
     def test_are_shown_as_they_are(self, name: str) -> None:
         text = printed(self.named(name))
         for words in (
-            f"where     {name}, forward",
+            f"NOT EQUIVALENT: {name}, forward",
             f"why       why {name}",
             f"also      {name}, forward: ",
             f"step0/{name}:output.0",
@@ -277,7 +277,7 @@ class TestNames:
     def test_cannot_steer_the_terminal(self) -> None:
         text = printed(self.named("a\x1b[2Jb\rc\x07"))
         assert not {"\x1b", "\r", "\x07"} & set(text)
-        assert r"where     a\x1b[2Jb\rc\x07, forward" in text
+        assert r"NOT EQUIVALENT: a\x1b[2Jb\rc\x07, forward" in text
 
     @pytest.mark.parametrize("name", HOSTILE[:1] + HOSTILE[3:4])
     def test_a_console_would_change_them(self, name: str) -> None:

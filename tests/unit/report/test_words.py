@@ -57,7 +57,7 @@ def test_with_keys_a_report_is_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         _replace_all(patch)
         lines = printed(result).splitlines()
-    assert lines[0] == "<Line.VERDICT>"
+    assert lines[0] == "<Line.NOT_EQUIVALENT>"
     assert "why       <Reason.GRADIENT_OF_INPUT>" in lines
     assert "<Topic.LOSS_SCALE>" in lines
 
