@@ -3,10 +3,10 @@ const EDGE = { left: 46, right: 10, top: 8, bottom: 34 };
 
 function depthCharts(data, state, open) {
   const charts = data.charts.map(({ title, groups }) => {
-    const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": `${title}: error against depth. Arrow keys move from tensor to tensor, Enter opens.` });
+    const canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "chart", "aria-label": `${title}: error against depth. Arrow keys move from tensor to tensor, Enter opens.` });
     const chart = { title, groups, canvas, points: [], at: -1 };
     canvas.addEventListener("mousemove", (event) => hover(chart, event));
-    canvas.addEventListener("mouseleave", () => { chart.at = -1; hide(); draw(chart); });
+    canvas.addEventListener("mouseleave", () => { chart.at = -1; hideTip(canvas); draw(chart); });
     canvas.addEventListener("click", () => chart.at >= 0 && open(chart.points[chart.at].i));
     canvas.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20 }[event.key];
@@ -15,10 +15,12 @@ function depthCharts(data, state, open) {
         chart.at = Math.max(0, Math.min(chart.points.length - 1, chart.at + step));
         draw(chart);
         const box = canvas.getBoundingClientRect(), point = chart.points[chart.at];
-        if (point) tip(point, box.left + point.x, box.top + point.y);
+        if (!point) return;
+        tip(canvas, point, box.left + point.x, box.top + point.y);
+        say(`${state.comparison.id[point.i]}, ${told(point.i)}`);
       } else if (event.key === "Enter" && chart.at >= 0) open(chart.points[chart.at].i);
     });
-    canvas.addEventListener("blur", hide);
+    canvas.addEventListener("blur", () => hideTip(canvas));
     return chart;
   });
   byId("charts").replaceChildren(...charts.map((chart) => el("figure", {}, el("figcaption", {}, chart.title), chart.canvas)));
@@ -81,7 +83,8 @@ function depthCharts(data, state, open) {
       pen.globalAlpha = 0.6; pen.beginPath(); pen.moveTo(EDGE.left, at); pen.lineTo(width - EDGE.right, at); pen.stroke(); pen.globalAlpha = 1;
       pen.textAlign = "right"; pen.fillText(`1e${power}`, EDGE.left - 5, at + 3);
     }
-    names(pen, points, x, floor, width);
+    names(chart, pen, x, floor, width);
+    canvas.dataset.labels = chart.labels.join("\n");  // for tests
     const wrong = ink("--bad"), right = ink("--accent");
     for (const part of [false, true]) points.forEach((point, n) => {
       point.x = x(n); point.y = y(comparison.relative[point.i]);
@@ -97,20 +100,23 @@ function depthCharts(data, state, open) {
     if (marked) { pen.strokeStyle = ink("--ink"); pen.lineWidth = 1.5; pen.beginPath(); pen.arc(marked.x, marked.y, 5.5, 0, 7); pen.stroke(); }
   }
 
-  function names(pen, points, x, floor, width) {
-    let free = EDGE.left, last = null;
-    points.forEach(({ i }, n) => {
-      const path = state.comparison.modulePath[i];
-      const same = path === last;
+  // The first two parts of a path; further on in the same one, what follows them. Neighbours differ.
+  function names(chart, pen, x, floor, width) {
+    chart.labels = [];
+    let free = EDGE.left, last = null, begun = null, shown = null;
+    chart.points.forEach(({ i }, n) => {
+      const path = state.comparison.modulePath[i], isSame = path === last;
       last = path;
-      if (same || x(n) < free) return;  // before measuring: that is what takes long
-      const name = (path || data.root).split(".").slice(0, 2).join(".");
-      const shown = name.length > 18 ? `${name.slice(0, 17)}…` : name;
-      const length = pen.measureText(shown).width;
+      if (isSame || x(n) < free) return;  // before measuring: that is what takes long
+      const words = (path || data.root).split("."), begin = words.slice(0, 2).join(".");
+      const name = begin === begun ? words.slice(2).join(".") : begin;
+      if (!name || name === shown) return;
+      const label = name.length > 18 ? `${name.slice(0, 17)}…` : name, length = pen.measureText(label).width;
       if (x(n) + length > width) return;
-      free = x(n) + length + 14;
+      [begun, shown, free] = [begin, name, x(n) + length + 14];
+      chart.labels.push(label);
       pen.textAlign = "left";
-      pen.fillText(shown, x(n), floor + 15);
+      pen.fillText(label, x(n), floor + 15);
       pen.fillRect(x(n), floor, 1, 5);
     });
     pen.textAlign = "center";
@@ -126,19 +132,17 @@ function depthCharts(data, state, open) {
     });
     if (best !== chart.at) { chart.at = best; draw(chart); }
     chart.canvas.style.cursor = best >= 0 ? "pointer" : "default";
-    if (best < 0) hide(); else tip(chart.points[best], event.clientX, event.clientY);
+    if (best < 0) hideTip(chart.canvas); else tip(chart.canvas, chart.points[best], event.clientX, event.clientY);
   }
 
-  function tip({ i }, left, top) {
-    const { comparison } = state, node = byId("tip");
-    node.replaceChildren(el("div", { class: "mono" }, comparison.id[i]),
-      `relative error ${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}; ${comparison.verdict[i].name}, ${number(comparison.ratio[i])} of its tolerance`);
-    node.hidden = false;
-    node.style.left = `${Math.min(left + 12, innerWidth - node.offsetWidth - 8)}px`;
-    node.style.top = `${Math.min(top + 14, innerHeight - node.offsetHeight - 8)}px`;
+  function told(i) {
+    const { comparison } = state;
+    return `relative error ${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}; ${comparison.verdict[i].name}, ${ofTolerance(comparison.ratio[i])}`;
   }
 
-  function hide() { byId("tip").hidden = true; }
+  function tip(canvas, { i }, left, top) {
+    tipAt(canvas, left + 12, top + 14, el("div", { class: "mono" }, state.comparison.id[i]), told(i));
+  }
 
   addEventListener("resize", () => charts.forEach(draw));
   return { update, draw: () => charts.forEach(draw) };
