@@ -17,6 +17,6 @@ function codeExcerpt(excerpt) {
 function drawCode(excerpts) {
   const [own, ...others] = [...excerpts].sort((a, b) => b.own - a.own);
   if (!own) return null;
-  const more = others.map((other) => fold(`called from there: ${other.file}:${other.line}`, codeLines(other)));
+  const more = others.map((other) => fill(fold(`called from there: ${other.file}:${other.line}`, codeLines(other)), { class: "long" }, []));
   return el("div", { class: "excerpts" }, own.own ? codeExcerpt(own) : fold(`framework code: ${own.file}:${own.line}`, codeLines(own)), ...more);
 }

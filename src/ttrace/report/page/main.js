@@ -139,8 +139,9 @@ function start(data) {
   });
   const again = () => { drawLegend(data); heat.draw(); depth.draw(); showTensor(); };
   dark.addEventListener("change", again);
-  addEventListener("beforeprint", () => { printing = true; again(); drawPrinted(data, state, heat); close = openFolds(); });
-  addEventListener("afterprint", () => { printing = false; again(); byId("printed").replaceChildren(); close(); });
+  const paper = (isPaper) => { printing = isPaper; document.documentElement.classList.toggle("printing", isPaper); again(); };
+  addEventListener("beforeprint", () => { paper(true); drawPrinted(data, state, heat); close = openFolds(); });
+  addEventListener("afterprint", () => { paper(false); byId("printed").replaceChildren(); close(); });
 
   drawGlossary(data);
   drawAnswer(data, openEvidence);

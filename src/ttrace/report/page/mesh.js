@@ -10,14 +10,16 @@ function ranksText(data, ranks) {
   return names.join(", ") + (more ? ` and ${more} more` : "");
 }
 
-// Stages of a pipeline are columns, and otherwise the last axis is; the next one down; a block for each of the others.
+// Stages of a pipeline are columns; otherwise the last axis is, or the one before it where that is long. The other
+// of the last two goes down, and there is a block for each place along the others.
 function meshBlocks({ axes, sizes, coordinates, names }) {
   if (!axes.length) {
     const columns = Math.min(16, names.length);
     const cells = names.map((_, rank) => ({ rank, column: rank % columns, row: Math.floor(rank / columns) }));
     return { across: "", down: "", columns, rows: Math.ceil(names.length / columns), blocks: [{ title: "", cells }] };
   }
-  const order = axes.map((_, n) => n), across = axes.includes("pp") ? axes.indexOf("pp") : axes.length - 1;
+  const order = axes.map((_, n) => n), last = axes.length - 1, before = sizes[last - 1];
+  const across = axes.includes("pp") ? axes.indexOf("pp") : before > 16 && before > sizes[last] ? last - 1 : last;
   const down = order.filter((n) => n !== across).pop();
   const others = order.filter((n) => n !== across && n !== down);
   const blocks = new Map();
@@ -43,17 +45,17 @@ function meshPicture(data, { wrong, words }) {
 
 function meshBlock(data, grid, block, bad, size) {
   const named = size === 20;  // room for the number of every row and column
-  const left = grid.down ? (named ? 8 + 6 * `${grid.down}0`.length : 22) : 0, top = grid.across ? 14 : 0;
+  const left = grid.down ? (named ? 8 + 6 * `${grid.down}0`.length : 10 + 7 * grid.down.length) : 0, top = grid.across ? 14 : 0;
   const width = left + grid.columns * size, height = top + grid.rows * size;
   const label = (x, y, text) => svg("text", { class: "axis", x, y, "text-anchor": "middle" }, text);
   const count = (total, draw) => Array.from({ length: total }, (_, n) => draw(n));
   const labels = [
-    grid.across && (named ? count(grid.columns, (n) => label(left + (n + 0.5) * size, 10, n ? String(n) : `${grid.across}0`)) : label(left + 12, 10, `${grid.across} →`)),
+    grid.across && (named ? count(grid.columns, (n) => label(left + (n + 0.5) * size, 10, n ? String(n) : `${grid.across}0`)) : label(left + 6 + 4 * grid.across.length, 10, `${grid.across} →`)),
     grid.down && (named ? count(grid.rows, (n) => label(left / 2 - 1, top + n * size + 14, n ? String(n) : `${grid.down}0`)) : label(left / 2 - 1, top + 10, `${grid.down} ↓`)),
   ].flat().filter(Boolean);
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, labels,
     block.cells.map(({ rank, column, row }) => svg("rect", {
       class: bad.has(rank) ? "rank bad" : bad.size ? "rank" : "rank even", "data-rank": rank,
-      x: left + column * size + 1, y: top + row * size + 1, width: size - 2, height: size - 2, rx: 2,
+      x: left + column * size + 1, y: top + row * size + 1, width: size - 2, height: size - 2, rx: size / 8,
     }, svg("title", {}, `${rankName(data, rank)} (rank ${rank})`))));
 }

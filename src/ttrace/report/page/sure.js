@@ -11,7 +11,7 @@ function sureBar({ noise, allowed, error }) {
   const mark = (name, where) => svg("rect", { class: `mark ${name}`, x: `${where}%`, y: 14, width: 2, height: 16 });
   const word = (where, y, anchor, text) => svg("text", { x: `${where}%`, y, "text-anchor": anchor }, text);
   const middle = at(limit), end = at(top), side = middle > 75 ? "end" : middle < 25 ? "start" : "middle";
-  const told = { noise: quiet > 0 ? `noise ${number(quiet, 2)}` : "", allowed: `tolerance ${number(limit, 2)}`, error: `error ${number(found, 2)}` };
+  const told = { noise: quiet > 0 ? `noise ${number(quiet, 2)}` : "", allowed: `tolerance ${number(limit, 2)}`, error: Number.isFinite(found) ? `error ${number(found, 2)}` : "error not finite" };
   // Under the end of the bar, or beside it where noise needs that room.
   const last = end > 60 ? word(end, 43, "end", told.error) : svg("text", { x: `${end + 3}%`, y: 26 }, told.error);
   return svg("svg", { class: "sure", height: 46, role: "img", "aria-label": `${Object.values(told).filter(Boolean).join(", ")}, relative to the reference, on a logarithmic scale` },
