@@ -21,7 +21,6 @@ function prepare(data, comparison) {
   comparison.id = comparison.modulePath.map((path, i) => tables.before[comparison.step[i]] + path + tables.after[comparison.after[i]]);
   for (const name of ["step", "dtype", "source"]) comparison[name] = comparison[name].map((i) => tables[name][i]);
   comparison.verdict = comparison.verdict.map((i) => data.verdicts[i]);
-  comparison.searched = comparison.id.map((id) => id.toLowerCase());
   comparison.byId = new Map(comparison.id.map((id, i) => [id, i]));
   comparison.failed = comparison.verdict.map((verdict) => verdict.is_failure);
   comparison.tree = buildTree(data, comparison);

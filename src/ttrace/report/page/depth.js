@@ -69,13 +69,14 @@ function depthCharts(data, state, open) {
       return EDGE.top + (high - Math.max(low, log)) / (high - low) * (height - EDGE.top - EDGE.bottom);
     };
     const floor = height - EDGE.bottom;
-    // The band: what rounding explains.
+    // The band: what rounding explains. The highest of a pixel where several points share it.
     pen.fillStyle = ink("--band");
-    const half = points.length > 1 ? (x(1) - x(0)) / 2 : 8;
+    const half = points.length > 1 ? Math.max(0.5, (x(1) - x(0)) / 2) : 8, tops = new Map();
     points.forEach(({ i }, n) => {
-      const top = y(comparison.allowed[i] || 0);
-      pen.fillRect(x(n) - half, top, 2 * half + 0.4, floor - top);
+      const at = half > 0.5 ? x(n) : Math.round(x(n)), top = y(comparison.allowed[i] || 0);
+      if (!(tops.get(at) <= top)) tops.set(at, top);
     });
+    for (const [at, top] of tops) pen.fillRect(at - half, top, 2 * half + 0.4, floor - top);
     pen.strokeStyle = ink("--line"); pen.fillStyle = ink("--quiet"); pen.lineWidth = 1;
     const every = Math.max(1, Math.ceil((high - low) / 7));
     for (let power = low; power <= high; power += every) {
@@ -86,15 +87,22 @@ function depthCharts(data, state, open) {
     names(chart, pen, x, floor, width);
     canvas.dataset.labels = chart.labels.join("\n");  // for tests
     const wrong = ink("--bad"), right = ink("--accent");
-    for (const part of [false, true]) points.forEach((point, n) => {
-      point.x = x(n); point.y = y(comparison.relative[point.i]);
-      if (comparison.failed[point.i] !== part) return;
+    points.forEach((point, n) => { point.x = x(n); point.y = y(comparison.relative[point.i]); });
+    for (const part of [false, true]) {
+      const taken = new Uint8Array(Math.ceil(width) * height);  // a point over a point is not seen
       pen.fillStyle = part ? wrong : right;
       pen.globalAlpha = part ? 0.95 : 0.6;
-      // Wrong ones are squares: shape tells them apart without colour.
-      if (part) pen.fillRect(point.x - 2, point.y - 2, 4, 4);
-      else { pen.beginPath(); pen.arc(point.x, point.y, 1.7, 0, 7); pen.fill(); }
-    });
+      for (const point of points) {
+        if (comparison.failed[point.i] !== part) continue;
+        const pixel = Math.floor(point.y) * Math.ceil(width) + Math.floor(point.x);
+        if (taken[pixel]) continue;
+        taken[pixel] = 1;
+        // Wrong ones are larger squares: shape tells them apart without colour. Circles take long to draw.
+        if (part) pen.fillRect(point.x - 2, point.y - 2, 4, 4);
+        else if (points.length > 5000) pen.fillRect(point.x - 1, point.y - 1, 2, 2);
+        else { pen.beginPath(); pen.arc(point.x, point.y, 1.7, 0, 7); pen.fill(); }
+      }
+    }
     pen.globalAlpha = 1;
     const marked = chart.at >= 0 ? points[chart.at] : points.find((point) => point.i === state.chosen);
     if (marked) { pen.strokeStyle = ink("--ink"); pen.lineWidth = 1.5; pen.beginPath(); pen.arc(marked.x, marked.y, 5.5, 0, 7); pen.stroke(); }

@@ -45,10 +45,11 @@ function start(data) {
   function filter() {
     const { comparison } = state, words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const wanted = step.value === "" ? null : Number(step.value), wrong = show.value === "wrong", unsure = show.value === "undecided";
+    if (words.length && !comparison.searched) comparison.searched = comparison.id.map((id) => id.toLowerCase());
     state.matching = 0;
-    state.matches = comparison.searched.map((id, i) => {
+    state.matches = comparison.id.map((_, i) => {
       const match = (wanted === null || comparison.step[i] === wanted) && (!wrong || comparison.failed[i]) &&
-        (!unsure || comparison.verdict[i].is_undecided) && words.every((word) => id.includes(word));
+        (!unsure || comparison.verdict[i].is_undecided) && words.every((word) => comparison.searched[i].includes(word));
       state.matching += match;
       return match;
     });
