@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.browser.driving import WIDTHS, box, click, count, press, resize, text, texts
-from tests.browser.made_pages import COMMANDS, Payload, card, changed, mesh
+from tests.browser.made_pages import COMMANDS, Payload, changed, mesh
 from tests.browser.screenshots import visit
 
 pytestmark = pytest.mark.browser
@@ -28,7 +28,7 @@ def test_five_facts_are_on_the_first_screen(browser: Any, pages: Pages) -> None:
 def test_card_says_each_fact_once(browser: Any, pages: Pages) -> None:
     visit(browser, pages["isolated"])
     where, what, sure, ranks, following = texts(browser, "#answer > .card .facts dd")
-    assert where.startswith("layers.2.feed_forward.w2 backward")
+    assert where.startswith("layers.2.feed_forward.w2, backward")
     assert what.startswith("missing all-reduce over tp")
     assert sure.startswith("certain 193,000x its tolerance")
     assert ranks.endswith("tp1 (ranks 1, 3)")
@@ -50,7 +50,7 @@ def test_everything_else_folds(browser: Any, tmp_path: Path) -> None:
     click(browser, "#answer .others summary")
     assert texts(browser, ".card .place") == ["first", "second"]
     click(browser, "#answer > .card > details > summary")
-    assert "times what is allowed" in text(browser, "#answer > .card .evidence")
+    assert "x what is allowed" in text(browser, "#answer > .card .evidence")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -241,7 +241,7 @@ def test_card_without_code_command_or_pattern_is_drawn(
     browser: Any, tmp_path: Path, width: int
 ) -> None:
     def bare(data: Payload) -> None:
-        first = card(data["cards"][0])
+        first = data["cards"][0]
         nothing: Payload = {"code": [], "commands": [], "looks": "", "look_for": "", "bar": None}
         data["cards"] = [
             first | nothing | {"class": "", "source": "", "evidence": [], "reason": ""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.browser.driving import box, click, count, press, resize, search, text
 from tests.browser.made_pages import Payload, changed, place_of
 from tests.browser.screenshots import visit
 from ttrace.core.ids import Kind
+from ttrace.report.numbers import times
 
 pytestmark = pytest.mark.browser
 
@@ -43,6 +45,21 @@ def test_page_opens_what_the_card_names_where_it_was_judged(browser: Any, pages:
     assert text(browser, "#tensor-name") == text(browser, ".evidence button") == CULPRIT
     assert "430,000x its tolerance" in text(browser, "#tensor .ruled")
     assert text(browser, "#matches").endswith(" 1 wrong")
+
+
+@pytest.mark.parametrize(
+    "ratio",
+    [1.07, 9.96, 12.34, 271.4, 2718.0, 193_400.0, 999_600.0, 1.43e7, 3.2e10, 4e13, 3e24, math.inf],
+)
+def test_panel_says_a_ratio_as_every_report_does(
+    browser: Any, tmp_path: Path, ratio: float
+) -> None:
+    def far(data: Payload) -> None:
+        named = place_of(data, Kind.GRAD_INPUT, "layers.2.feed_forward.w2")
+        data["comparisons"][0]["ratio"][named] = ratio if ratio < math.inf else "inf"
+
+    visit(browser, changed(tmp_path, far))
+    assert text(browser, "#tensor .ruled") == f"mismatch, {times(ratio)} its tolerance"
 
 
 def test_worst_tensor_is_not_opened_before_the_named_one(browser: Any, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from tests.browser.driving import (
 from tests.browser.made_pages import Payload, changed, place_of
 from tests.browser.screenshots import visit
 from ttrace.core.ids import Kind
+from ttrace.core.results import Verdict
+from ttrace.report.terms import VERDICT_TERMS
 
 pytestmark = pytest.mark.browser
 
@@ -200,18 +202,20 @@ def test_terms_are_explained_by_keyboard_by_mouse_and_to_a_reader(
     assert {"mismatch", "norm", "row", "grad input"} <= set(terms)
     browser.execute_script("document.querySelector('#tensor .term').focus()")
     settle(browser)
-    assert text(browser, "#tip:not([hidden])") == "more than rounding explains"
+    assert text(browser, "#tip:not([hidden])") == VERDICT_TERMS[Verdict.MISMATCH]
     described = (
         "const id = document.activeElement.getAttribute('aria-describedby');"
         "return document.getElementById(id).textContent"
     )
-    assert browser.execute_script(described) == "more than rounding explains"
+    assert browser.execute_script(described) == VERDICT_TERMS[Verdict.MISMATCH]
     press(browser, Keys.ESCAPE)
     assert count(browser, "#tip:not([hidden])") == 0
-    conflict = browser.execute_script("return document.querySelector('#legend .term')")
+    conflict = browser.execute_script(
+        "return document.querySelector('#legend [aria-describedby=term-conflict]')"
+    )
     ActionChains(browser).move_to_element(conflict).perform()
     settle(browser)
-    assert text(browser, "#tip:not([hidden])") == "ranks that must hold the same values do not"
+    assert text(browser, "#tip:not([hidden])") == VERDICT_TERMS[Verdict.CONFLICT]
     assert set(texts(browser, "#glossary dt")) >= {"gain", "shift", "slice", "conflict"}
 
 
@@ -231,7 +235,7 @@ def test_filter_that_matches_nothing_says_so(browser: Any, pages: Pages) -> None
 def test_worst_elements_name_ranks_by_their_place(browser: Any, pages: Pages) -> None:
     visit(browser, pages["failing"])
     cells = texts(browser, "table[aria-label='Worst elements'] tbody tr:first-child > *")
-    assert cells == ["(3, 17, 5)", "0.125", "0.0625", "dp0 tp1, dp1 tp1"]
+    assert cells == ["(0, 17, 32)", "0.3", "0", "dp1 tp0"]
     holders = texts(browser, "table[aria-label='Who holds what'] tbody th")
     assert holders == ["dp0 tp0", "dp0 tp1", "dp1 tp0", "dp1 tp1"]
 
@@ -257,8 +261,14 @@ def test_scalar_is_one_line_a_rank(browser: Any, tmp_path: Path) -> None:
     assert count(browser, "table[aria-label='Worst elements']") == 0
 
 
-def test_configuration_shows_only_what_differs(browser: Any, pages: Pages) -> None:
-    visit(browser, pages["failing"])
+def test_configuration_shows_only_what_differs(browser: Any, tmp_path: Path) -> None:
+    def configured(data: Payload) -> None:
+        data["configuration"] |= {
+            "differ": [["world size", "1", "4", "expected"], ["seed of data", "0", "1", "differs"]],
+            "same": [["dtype", "float32"], ["device", "cpu"]],
+        }
+
+    visit(browser, changed(tmp_path, configured))
     assert text(browser, "#runs-told") == "1 unexpected difference"
     rows = "table[aria-label='What differs'] tbody tr"
     assert texts(browser, f"{rows}.differs") == ["seed of data01≠ differs"]

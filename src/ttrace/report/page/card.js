@@ -7,7 +7,7 @@ function drawAnswer(data, open) {
   // Where a card says the place and how sure it is, the heading says the outcome alone.
   if (first) heading.textContent = data.headline.split(/[:(]/)[0].trim();
   byId("counts").textContent = sentences(first ? [data.follow_on || data.counts] : [data.counts, data.nearness, data.covered]);
-  byId("actions").replaceChildren(...(data.issue ? [copyButton("Copy as issue", "the report as Markdown", data.issue)] : []));
+  byId("actions").replaceChildren(copyButton(data.exit_code ? "Copy as issue" : "Copy as Markdown", "the report as Markdown", data.issue));
   byId("answer").hidden = !first;
   if (!first) return;
   byId("answer").replaceChildren(drawCard(data, first, open), ...(others.length ? [
@@ -30,17 +30,14 @@ function later(title, draw) {
 function drawCard(data, card, open) {
   const code = drawCode(card.code);
   return el("article", { class: `card grade-${card.grade}` },
-    el("div", { class: code ? "halves" : null },
-      pairs([
-        ["Where", ...where(card)], ["What", ...what(card)], ["How sure", ...sure(card)],
-        ["Ranks", ranks(data, card)], ["Next", ...next(card)],
-      ], "facts"),
-      code),
+    el("div", { class: "halves" },
+      pairs([["Where", ...where(card)], ["What", ...what(card)], ["How sure", ...sure(card)], ["Ranks", ranks(data, card)]], "facts"),
+      el("div", {}, code, pairs([["Next", ...next(card)]], "facts"))),
     evidence(data, card, open));
 }
 
 const where = (card) => [
-  el("div", {}, el("b", { class: "place mono" }, card.where), ` ${card.phase}`),
+  el("div", {}, el("b", { class: "place mono" }, card.where), `, ${card.phase}`),
   card.class || card.source ? el("div", { class: "quiet" }, card.class, card.class && card.source ? " · " : null, card.source ? el("code", {}, card.source) : null) : null,
   card.places.length ? fold(`all ${card.places.length} places`, el("p", { class: "mono" }, card.places.join(", "))) : null,
 ];
@@ -51,8 +48,9 @@ const what = (card) => [
   card.expected ? el("div", { class: "calm" }, card.expected) : null,
 ];
 
+// The grade is a badge of its own: it is not said again.
 const sure = (card) => [
-  el("span", { class: "grade" }, card.grade), ` ${card.sure}`,
+  el("span", { class: "grade" }, card.grade), card.sure === card.grade ? null : ` ${card.sure.replace(`${card.grade}: `, "")}`,
   card.bar ? sureBar(card.bar) : null,
 ];
 

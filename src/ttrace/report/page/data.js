@@ -1,4 +1,6 @@
 // From the compressed text in the page to columns of numbers and names.
+const RUNS = ["whole step", "isolated run"];  // what the comparisons are of, in their order
+
 const real = (value) => (value == null ? null : Number(value === "inf" ? Infinity : value === "nan" ? NaN : value));
 
 async function load() {

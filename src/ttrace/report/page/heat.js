@@ -23,7 +23,7 @@ function heatMap(data, state, open) {
           return group;
         })),
       el("div", { class: "row", role: "row" }, el("span", { class: "name", role: "columnheader" }, "in execution order"),
-        kinds.map((kind) => el("span", { class: starts.has(kind) ? "kind start" : "kind", role: "columnheader", title: data.terms[data.kinds[kind].name] }, data.kinds[kind].title))));
+        kinds.map((kind) => el("span", { class: starts.has(kind) ? "kind start" : "kind", role: "columnheader", title: data.terms[data.kinds[kind].name.replaceAll("_", " ")] }, data.kinds[kind].title))));
   }
 
   function update() {

@@ -60,7 +60,7 @@ function start(data) {
   function showTensor() {
     const { comparison, chosen } = state, n = 1 - state.number;
     const elsewhere = data.comparisons.length > 1 && chosen != null
-      ? el("button", { type: "button", class: "link", onclick: () => { other(n); byId("tensor").focus({ preventScroll: true }); } }, `See it in the ${["whole step", "isolated run"][n]}`) : null;
+      ? el("button", { type: "button", class: "link", onclick: () => { other(n); byId("tensor").focus({ preventScroll: true }); } }, `See it in the ${RUNS[n]}`) : null;
     drawTensor(data, state, elsewhere);
     if (chosen != null) byId("tensor").setAttribute("aria-label", `One tensor: ${comparison.id[chosen]}`);
   }

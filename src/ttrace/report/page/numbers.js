@@ -11,23 +11,23 @@ function number(value, digits = 3) {
   return value.toExponential(digits - 1).replace(/\.?0*e/, "e").replace("e+", "e");
 }
 
+const LARGE = [["trillion", 1e12], ["billion", 1e9], ["million", 1e6]];
+
+// As report/numbers.py says it elsewhere in a report.
 function times(ratio) {
-  if (ratio == null || Number.isNaN(ratio)) return "–";
-  if (!Number.isFinite(ratio)) return "∞";
-  if (ratio < 1) return `${number(ratio, 2)}x`;
-  if (ratio < 10) return `${ratio.toFixed(1)}x`;
-  const rounded = Number(ratio.toPrecision(3));
-  if (rounded < 1e6) return `${grouped(rounded)}x`;
-  if (rounded < 1e9) return `${rounded / 1e6} million x`;
-  if (rounded < 1e12) return `${rounded / 1e9} billion x`;
-  return `${number(rounded)}x`;
+  if (ratio == null) return "–";
+  if (!Number.isFinite(ratio)) return "far beyond";
+  if (ratio > 0 && ratio < 1e-3) return "below 0.001x";
+  if (ratio < 10) return `${Number(ratio.toPrecision(2))}x`;
+  const near = Number(ratio.toPrecision(3)), shown = Number(ratio.toPrecision(2));
+  if (near < 1e6) return near < 100 ? `${near}x` : `${grouped(near)}x`;
+  if (shown >= 1e15) return `10^${Math.floor(Math.log10(shown))} x`;
+  const [name, size] = LARGE.find(([, least]) => shown >= least);
+  return `${Number((shown / size).toPrecision(2))} ${name} x`;
 }
 
-// Of a tensor, in words. Without an end: nothing at all was allowed.
-function ofTolerance(ratio) {
-  if (ratio == null || Number.isNaN(ratio)) return "";
-  return Number.isFinite(ratio) ? `${times(ratio)} its tolerance` : "nothing may differ here";
-}
+// Of a tensor, in words; empty where it has no ratio.
+const ofTolerance = (ratio) => (ratio == null ? "" : `${times(ratio)} its tolerance`);
 
 function short(ratio) {  // fits a cell
   if (!Number.isFinite(ratio)) return "∞";

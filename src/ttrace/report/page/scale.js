@@ -43,7 +43,7 @@ function drawLegend(data) {
   const signs = data.verdicts.filter((verdict) => verdict.meaning)
     .map((verdict) => el("span", {}, el("b", {}, verdict.sign), " ", explained(data, verdict.name, verdict.meaning)));
   byId("legend").replaceChildren(
-    el("span", {}, "error / tolerance 0.001 ", el("span", { class: "ramp", role: "img", "aria-label": "from blue below the tolerance to red above it" }, stops.map((log) => {
+    el("span", {}, explained(data, "error / tolerance"), " 0.001 ", el("span", { class: "ramp", role: "img", "aria-label": "from blue below the tolerance to red above it" }, stops.map((log) => {
       const box = el("i");
       box.style.background = colour(log);
       if (log === 0.01) box.style.borderLeft = "2px solid var(--ink)";

@@ -10,7 +10,7 @@ function drawTensor(data, state, otherwise) {
     el("h3", { class: "mono", id: "tensor-name" }, comparison.id[i]),
     el("p", { class: comparison.failed[i] ? "ruled wrong" : "ruled" },
       explained(data, comparison.verdict[i].name), ofTolerance(comparison.ratio[i]) ? `, ${ofTolerance(comparison.ratio[i])}` : ""),
-    ...(otherwise ? [el("p", { class: "quiet" }, `in the ${comparison.name} run`.replace("step run", "step"), ". ", otherwise)] : []),
+    ...(otherwise ? [el("p", { class: "quiet" }, "in the ", explained(data, RUNS[state.number]), ". ", otherwise)] : []),
     pairs(tensorFacts(data, comparison, i)),
     ...values(data, detail),
     ...judgedBy(data, comparison.judged[i]),
@@ -21,15 +21,16 @@ function drawTensor(data, state, otherwise) {
 function tensorFacts(data, comparison, i) {
   const known = data.moduleOf.get(comparison.modulePath[i]), detail = comparison.details[i], kind = data.kinds[comparison.kind[i]];
   return [
-    ["kind", explained(data, kind.name, kind.title)],
+    ["kind", explained(data, kind.name.replaceAll("_", " "), kind.title)],
     ["shape", `[${comparison.shape[i].join(", ")}] ${comparison.dtype[i]}`],
     ["relative error", comparison.relative[i] == null ? "" : `${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}`],
-    ["machine epsilons", comparison.eps[i] == null ? "" : number(comparison.eps[i])],
-    ["tolerance from", comparison.source[i]],
+    [explained(data, "eps", "machine epsilons"), comparison.eps[i] == null ? "" : number(comparison.eps[i])],
+    [explained(data, "tolerance", "tolerance from"), comparison.source[i]],
     ["wrong on", comparison.ranks[i].length ? ranksText(data, comparison.ranks[i]) : ""],
-    ["code", known ? `${known.kind} ${known.source}` : ""],
+    ["code", known ? `${known.kind} ${known.source.replace(/^.*site-packages\//, "")}` : ""],
     ["note", comparison.note[i]],
-    ["looks like", detail ? detail.diagnosis || detail.nearest : ""],
+    ["looks like", detail ? detail.diagnosis : ""],
+    ["nearest pattern", detail && !detail.diagnosis ? detail.nearest : ""],
   ].filter(([, value]) => value && value !== "–");
 }
 
@@ -72,7 +73,7 @@ function closer(data, detail, shape, width) {
     : [el("p", { class: "quiet", id: "sampled" }, `Drawn from a sample: ${grouped(detail.examined)} of its ${grouped(shape.reduce((a, b) => a * b, 1))} elements, the worst among them.`)];
   const drawn = [...sampled, el("h3", {}, "Difference, with the borders of shards"), differenceMap(data, detail, shape, width),
     el("h3", {}, "Who holds what"), shortened(held, 12, (rows) => table("Who holds what", ["rank", "microbatch", "role", "holds", "#error / share"], rows))];
-  if (detail.ulp.length) drawn.push(el("h3", {}, "Distance in units in the last place"), histogram(detail.ulp, width));
+  if (detail.ulp.length) drawn.push(el("h3", {}, "Distance in ", explained(data, "ulp", "units in the last place")), histogram(detail.ulp, width));
   if (detail.rows.length) {
     drawn.push(el("h3", {}, "Worst rows"), table("Worst rows", ["row", "held by", "#error", "#reference"], detail.rows.map(([index, error, reference, holders]) => ({
       cells: [index.length ? `(${index.join(", ")})` : "all", ranksText(data, holders), number(real(error)), number(real(reference))],
