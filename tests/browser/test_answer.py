@@ -110,6 +110,7 @@ def test_bar_is_logarithmic(browser: Any, tmp_path: Path) -> None:
         {"noise": 1e-7, "allowed": 6e-7, "error": "inf"},
         {"noise": 5e-7, "allowed": 6e-7, "error": 6.1e-7},
         {"noise": 0.0, "allowed": 0.0, "error": 1.0},
+        {"noise": 1e-7, "allowed": 6e-7, "error": 3e-7},
     ],
 )
 def test_bar_of_any_numbers_has_no_words_over_each_other(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.browser.driving import (
 )
 from tests.browser.made_pages import Payload, changed, place_of
 from tests.browser.screenshots import visit
+from tests.support.made_results import made
 from ttrace.core.ids import Kind
 from ttrace.core.results import Verdict
 from ttrace.report.terms import VERDICT_TERMS
@@ -230,6 +232,15 @@ def test_filter_that_matches_nothing_says_so(browser: Any, pages: Pages) -> None
     assert text(browser, "#matches") == before
     assert focused(browser) == "search"
     assert "No tensor matches." not in browser.execute_script(seen)
+
+
+def test_report_that_compared_nothing_says_so(browser: Any, tmp_path: Path) -> None:
+    visit(browser, changed(tmp_path, lambda data: None, replace(made(2), tensors=())))
+    assert browser.get_log("browser") == []
+    seen = browser.execute_script("return document.querySelector('#spread').innerText")
+    assert "No tensor was compared." in seen
+    assert "Clear the filters" not in seen
+    assert "depth" not in seen
 
 
 def test_worst_elements_name_ranks_by_their_place(browser: Any, pages: Pages) -> None:

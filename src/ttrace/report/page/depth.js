@@ -27,6 +27,7 @@ function depthCharts(data, state, open) {
 
   function update() {
     const { comparison, matches } = state;
+    byId("depth").hidden = false;
     for (const chart of charts) {
       // What is read before the step has no place in the order of execution.
       const shown = data.kinds.map((kind) => chart.groups.includes(kind.group) && !kind.is_before_step);
@@ -38,6 +39,7 @@ function depthCharts(data, state, open) {
       chart.canvas.parentNode.hidden = !chart.points.length;
       draw(chart);
     }
+    byId("depth").hidden = charts.every((chart) => !chart.points.length);
   }
 
   function range(points) {

@@ -39,7 +39,9 @@ function heatMap(data, state, open) {
     rowsNode.style.height = `${rows.length * ROW}px`;
     heat.setAttribute("aria-rowcount", rows.length + 2);
     heat.hidden = !rows.length;
-    byId("nothing").hidden = rows.length > 0;
+    byId("nothing").hidden = rows.length > 0 || !comparison.count;
+    byId("none").hidden = comparison.count > 0;
+    byId("toolbar").hidden = byId("legend").hidden = !comparison.count;
     byId("matches").textContent = `${grouped(state.matching)} of ${grouped(comparison.count)} tensors, ${grouped(tree.wrong)} wrong`;
     byId("fold").hidden = ![...comparison.nodes.values()].some(isLayer);
     byId("fold").textContent = layersToFold().length ? "Fold layers" : "Unfold all";

@@ -149,7 +149,7 @@ function start(data) {
   drawSettings(data);
   drawCoverage(data);
   drawLegend(data);
-  byId("spread-title").textContent = data.exit_code === 0 ? "Every tensor" : "Where it starts and how it spreads";
+  byId("spread-title").textContent = data.exit_code === 1 ? "Where it starts and how it spreads" : "Every tensor";
   if (!openAddress()) openFirst();
   document.documentElement.dataset.ready = String(Math.ceil(performance.now()));  // for tests
 }

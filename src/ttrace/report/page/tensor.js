@@ -23,7 +23,7 @@ function tensorFacts(data, comparison, i) {
   return [
     ["kind", explained(data, kind.name.replaceAll("_", " "), kind.title)],
     ["shape", `[${comparison.shape[i].join(", ")}] ${comparison.dtype[i]}`],
-    ["relative error", comparison.relative[i] == null ? "" : `${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}`],
+    ["relative error", [comparison.relative[i], comparison.allowed[i]].filter((value) => value != null).map((value) => number(value)).join(", allowed ")],
     [explained(data, "eps", "machine epsilons"), comparison.eps[i] == null ? "" : number(comparison.eps[i])],
     [explained(data, "tolerance", "tolerance from"), comparison.source[i]],
     ["wrong on", comparison.ranks[i].length ? ranksText(data, comparison.ranks[i]) : ""],
