@@ -40,7 +40,7 @@ def test_a_card_has_all_facts() -> None:
     assert found.badge.words == "missing all-reduce over tp"
     assert found.strength is Strength.CERTAIN
     assert found.sure.endswith("x its tolerance")
-    assert found.ranks_said == "every rank"
+    assert found.ranks_said == "dp1 tp0 (rank 2)"
     assert found.hint.startswith("look for an all-reduce")
     first = RESULT.culprits[0].evidence[0]
     assert found.commands[0].text == f"ttrace export out/candidate {first} wrong.safetensors"
@@ -207,3 +207,25 @@ def test_number_is_said_rank_by_rank() -> None:
         "dp1 tp0 (rank 2): 2.02",
         "dp1 tp1 (rank 3): 2.03",
     )
+
+
+def test_every_rank_is_said_only_where_each_is_wrong() -> None:
+    first = RESULT.culprits[0].evidence[0]
+
+    def examined(ratio: float) -> CheckResult:
+        details = tuple(
+            replace(d, shards=tuple(replace(s, ratio=ratio) for s in d.shards))
+            for d in RESULT.details
+            if d.id == first
+        )
+        return replace(evidence(ranks=()), details=details)
+
+    assert card(examined(10.0)).ranks_said == "every rank"
+    assert card(examined(10.0)).ranks == (0, 1, 2, 3)
+    assert card(examined(0.5)).ranks_said == ""
+
+
+def test_one_process_has_no_ranks_to_tell_apart() -> None:
+    alone = replace(RESULT, runs=RESULT.runs[:1])
+    assert card(alone).ranks_said == ""
+    assert card(alone).values[0].endswith("the reference's 0.3")
