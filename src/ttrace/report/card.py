@@ -14,7 +14,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from ttrace.core.blame import Culprit
+from ttrace.core.blame import Culprit, Mistake
 from ttrace.core.code import Excerpt
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, Strength, TensorResult
@@ -25,6 +25,9 @@ from ttrace.report.hints import hint
 from ttrace.report.ranks import listed_ranks, mesh_of
 from ttrace.report.view import RootCause
 from ttrace.report.words import Line
+
+# None of the ranks has it right, though one of them is what the others are held against.
+_ON_ALL = (Mistake.MISSING_ALL_REDUCE, Mistake.MISSING_AVERAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
         shown = [tensors[id_] for id_ in culprit.evidence if id_ in tensors]
         first = shown[0] if shown else None
         strength = Strength.of(max((tensor.severity for tensor in shown), default=0.0))
-        ranks = () if first is None else first.ranks
+        ranks = () if first is None or _is_on_all(culprit) else first.ranks
         return Card(
             cause=cause,
             badge=badge(culprit, first, mesh),
@@ -138,6 +141,10 @@ def _bar(tensor: TensorResult) -> Bar | None:
     if tolerance.noise is not None and tolerance.error_norm:
         noise = worst.allowed / unit * tolerance.noise / tolerance.error_norm
     return Bar(noise=noise, allowed=worst.allowed / unit, error=worst.reading.value / unit)
+
+
+def _is_on_all(culprit: Culprit) -> bool:
+    return culprit.diagnosis is not None and culprit.diagnosis.mistake in _ON_ALL
 
 
 def _ranks(ranks: tuple[int, ...], mesh: Mesh, result: CheckResult) -> str:

@@ -81,8 +81,15 @@ def test_bar_is_relative_to_the_reference_and_agrees_with_the_ratio() -> None:
 
 
 def test_some_ranks_are_named_by_their_places() -> None:
-    assert card(evidence(ranks=(1, 3))).ranks_said == "tp1 (ranks 1, 3)"
-    assert card(evidence(ranks=(2,))).ranks == (2,)
+    assert card(evidence(ranks=(1, 3)), diagnosis=None).ranks_said == "tp1 (ranks 1, 3)"
+    assert card(evidence(ranks=(2,)), diagnosis=None).ranks == (2,)
+
+
+@pytest.mark.parametrize("mistake", [Mistake.MISSING_ALL_REDUCE, Mistake.MISSING_AVERAGE])
+def test_no_rank_has_a_reduction_that_is_missing(mistake: Mistake) -> None:
+    found = card(evidence(ranks=(1,)), diagnosis=Diagnosis(mistake=mistake))
+    assert found.ranks == ()
+    assert found.ranks_said == "every rank"
 
 
 NEAR = Nearest(diagnosis=Diagnosis(mistake=Mistake.TRANSPOSED, dims=(0, 1)), explained=0.9)
