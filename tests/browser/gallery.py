@@ -22,6 +22,8 @@ KINDS = {
     "divided-too-often": "averaged-parts",
     "factor-of-each-part": "count-of-each-rank",
     "wrong-factor": "shifted-after-split",
+    "not-added-up": "accumulation-overwrite",
+    "weighed-unequally": "mean-of-means",
     "same-vector": "row-bias",
     "parts-exchanged": "gate-after-value",
     "parts-in-other-order": "part-of-the-next",

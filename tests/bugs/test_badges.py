@@ -31,6 +31,8 @@ BADGES = {
     "row-bias": (Mistake.SAME_VECTOR_IN_EVERY_ROW, "bias added too often or not at all"),
     "gathered-in-bf16": (Mistake.ROUNDED_LOWER, "rounded to bfloat16"),
     "key-gradient-unsummed": (Mistake.ONE_TERM_OF_A_SUM, "one term of a sum over dp_cp"),
+    "copied-accumulation": (None, "microbatches not added up"),
+    "mean-of-means": (None, "microbatches weighed unequally"),
     "bf16-reduction": (None, "compressed reduction"),
     "same-samples": (None, "other data"),
     "router-by-rank": (None, "other initial parameters"),

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ttrace.core.blame import Culprit, Diagnosis, Expected, Mistake, Reason
-from ttrace.core.finding import Finding, Specifics
+from ttrace.core.blame import Culprit, Diagnosis, Expected, Mistake, Reason, Stage
+from ttrace.core.finding import Finding, Specifics, Topic
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import TensorResult
 
@@ -80,6 +80,12 @@ FINDING_BADGES = {
     Finding.TAKEN_AS_CHUNKS: "other values or another split",
 }
 
+# Where the place says what is wrong, though not how.
+STAGE_BADGES = {
+    Stage.GRADIENT_ACCUMULATION: "microbatches not added up",
+}
+UNEQUAL_WEIGHTS = "microbatches weighed unequally"
+
 _NO_AXES = ("ranks", "microbatches")
 
 
@@ -92,9 +98,20 @@ class Badge:
     nearest: str = ""  # where no kind is known, the one that comes nearest
 
 
-def badge(culprit: Culprit, first: TensorResult | None, mesh: Mesh) -> Badge:
-    """What a culprit looks like, by the most telling of what is known; `first` of its evidence."""
+def badge(
+    culprit: Culprit,
+    first: TensorResult | None,
+    mesh: Mesh,
+    topics: frozenset[Topic] = frozenset(),
+) -> Badge:
+    """What a culprit looks like, by the most telling of what is known.
+
+    `first` is that of its evidence, `topics` are those of the result's notes.
+    """
     words = _known(culprit, first, mesh)
+    is_loss = culprit.blame.stage is Stage.LOSS
+    if is_loss and Topic.UNEQUAL_WEIGHTS in topics and culprit.diagnosis is None:
+        words = UNEQUAL_WEIGHTS
     if words:
         return Badge(words=words)
     near = culprit.nearest
@@ -118,7 +135,8 @@ def _known(culprit: Culprit, first: TensorResult | None, mesh: Mesh) -> str:
     if first is not None and first.finding in FINDING_BADGES:
         gain = 0.0 if first.statistics is None else first.statistics.gain
         return FINDING_BADGES[first.finding].format(over=over, gain=gain)
-    return ""
+    stage = culprit.blame.stage
+    return "" if stage is None else STAGE_BADGES.get(stage, "")
 
 
 def mistake_badge(found: Diagnosis) -> str:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 from ttrace.core.blame import Culprit, Mistake
 from ttrace.core.code import Excerpt
+from ttrace.core.evidence import Detail
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, Strength, TensorResult
 from ttrace.report import view, wording
 from ttrace.report.badges import Badge, badge
 from ttrace.report.caveats import EXPECTED
 from ttrace.report.hints import hint
-from ttrace.report.ranks import listed_ranks, mesh_of
+from ttrace.report.ranks import listed_ranks, mesh_of, on_ranks
 from ttrace.report.view import RootCause
 from ttrace.report.words import Line
 
@@ -61,6 +62,7 @@ class Card:
     ranks_said: str
     hint: str  # what to do next in code
     commands: tuple[NextCommand, ...]
+    values: tuple[str, ...]  # what both runs have there, the worst first
     why: str  # it is blamed
     code: tuple[Excerpt, ...]
     step: int
@@ -84,6 +86,8 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
     """Root causes that differ in the numbers of their paths alone share a card."""
     tensors = {tensor.id: tensor for tensor in result.blamed_in.tensors}
     mesh = mesh_of(result)
+    details = {detail.id: detail for detail in result.blamed_in.details}
+    topics = frozenset(note.topic for note in (*result.notes, *result.blamed_in.notes))
 
     def card(cause: RootCause) -> Card:
         culprit = cause.culprit
@@ -93,7 +97,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
         ranks = () if first is None or _is_on_all(culprit) else first.ranks
         return Card(
             cause=cause,
-            badge=badge(culprit, first, mesh),
+            badge=badge(culprit, first, mesh, topics),
             looks=_looks(culprit, mesh),
             strength=strength,
             sure=_sure(strength, first),
@@ -102,6 +106,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
             ranks_said=_ranks(ranks, mesh, result),
             hint=hint(culprit, first),
             commands=tuple(_commands(result, first)),
+            values=() if first is None else _values(details.get(first.id), mesh),
             why=wording.plain_reason(culprit, tensors, mesh),
             code=culprit.code,
             step=first.id.step if first is not None else (culprit.steps or (0,))[0],
@@ -145,6 +150,30 @@ def _bar(tensor: TensorResult) -> Bar | None:
 
 def _is_on_all(culprit: Culprit) -> bool:
     return culprit.diagnosis is not None and culprit.diagnosis.mistake in _ON_ALL
+
+
+def _values(detail: Detail | None, mesh: Mesh) -> tuple[str, ...]:
+    """A number rank by rank where that is all there is, and else the worst elements."""
+    if detail is None or not detail.elements:
+        return ()
+    if detail.scalars:
+        known = detail.elements[0].reference
+        reference = wording.line(Line.REFERENCE_VALUE, value=known)
+        held = [
+            wording.line(Line.VALUE, where=listed_ranks(scalar.ranks, mesh), value=scalar.value)
+            for scalar in detail.scalars
+        ]
+        return (reference, *held)
+    return tuple(
+        wording.line(
+            Line.ELEMENT,
+            index=", ".join(map(str, element.index)),
+            candidate=element.candidate,
+            reference=element.reference,
+            where=on_ranks(element.ranks, mesh),
+        )
+        for element in detail.elements
+    )
 
 
 def _ranks(ranks: tuple[int, ...], mesh: Mesh, result: CheckResult) -> str:

@@ -111,11 +111,19 @@ PHASE_HINTS = {
     Phase.BUFFER: "check who writes this buffer, and over which ranks it is summed",
 }
 
+# Whatever the tensor looks like.
+_DECISIVE = (
+    *(Reason.NO_TENSOR_OF_IT, Reason.OTHER_PARAMETERS, Reason.OTHER_SPLIT, Reason.OTHER_BY_THEN),
+    *(Reason.OTHER_DATA, Reason.CUT_OFF_FROM_AUTOGRAD, Reason.CLIPS_ALONE, Reason.NO_STATE),
+)
+
 
 def hint(culprit: Culprit, first: TensorResult | None) -> str:
     """The most telling hint; `first` of its evidence."""
     if culprit.differences:
         return f"check where {culprit.differences[0].name} is set"
+    if culprit.reason in _DECISIVE:
+        return REASON_HINTS[culprit.reason]
     nearest = None if culprit.nearest is None else culprit.nearest.diagnosis
     found = culprit.diagnosis or nearest
     if found is not None and found.mistake in set(Mistake):

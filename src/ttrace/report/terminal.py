@@ -30,6 +30,7 @@ from ttrace.report.words import Line
 
 _ROWS = 5  # chosen: the frontier matters, the rest follows from it
 _OTHERS = 5  # chosen: further places
+_VALUES = 5  # chosen: a number of the reference and of four ranks
 _LABEL = 10  # counted: "how sure" and a gap
 _BAR = 24  # chosen: fits beside its numbers in 80 columns
 _UNLIMITED = 10_000  # columns; no name is longer
@@ -94,6 +95,10 @@ def _facts(card: Card, console: Console) -> Iterator[tuple[str, list[str]]]:
     commands = [f"{command.purpose}: {command.text}" for command in card.commands[:1]]
     yield "next", [card.hint, *commands]
     yield "why", [card.why]
+    if card.values:
+        more = len(card.values) - _VALUES
+        rest = [line(Line.MORE_VALUES, count=more)] if more > 0 else []
+        yield "values", [*card.values[:_VALUES], *rest]
 
 
 def _drawn(bar: Bar, console: Console) -> str:
@@ -110,7 +115,7 @@ def _drawn(bar: Bar, console: Console) -> str:
         log = (math.log10(value) - low) / span if math.isfinite(value) else 1.0
         end = max(last, round(_BAR * log))
         drawn, last = drawn + sign * (end - last), end
-    noise = "" if bar.noise is None else f"noise {bar.noise:.2g}, "
+    noise = f"noise {bar.noise:.2g}, " if bar.noise else ""
     return f"{drawn} {noise}allowed {bar.allowed:.2g}, error {bar.error:.2g} of the reference"
 
 

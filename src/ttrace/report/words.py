@@ -268,6 +268,10 @@ class Line(StrEnum):
     NEAREST = "nearest"
     IN_FUNCTION = "in_function"
     EVERY_RANK = "every_rank"
+    REFERENCE_VALUE = "reference_value"
+    VALUE = "value"
+    ELEMENT = "element"
+    MORE_VALUES = "more_values"
     KIND_OF_FAILURE = "kind_of_failure"
     EXPORT_IT = "export_it"
     REPEAT_IT = "repeat_it"
@@ -334,6 +338,10 @@ LINES = {
     Line.LIKENESS: "nearest: {said}",
     Line.NEAREST: "nearest, {share:.0%} of the squared error: {said}",
     Line.EVERY_RANK: "every rank",
+    Line.MORE_VALUES: "and {count} more",
+    Line.REFERENCE_VALUE: "reference: {value:.6g}",
+    Line.VALUE: "{where}: {value:.6g}",
+    Line.ELEMENT: "element ({index}) is {candidate:.4g}, the reference's {reference:.4g}, {where}",
     Line.KIND_OF_FAILURE: "{verdict}, which rounding cannot make",
     Line.EXPORT_IT: "take it to a notebook",
     Line.REPEAT_IT: "repeat it",

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.made_results import made
 from ttrace.core.blame import Blame, Diagnosis, Expected, Mistake, Nearest, Phase, Reason, Stage
-from ttrace.core.finding import Finding, Specifics
+from ttrace.core.evidence import ElementError, Scalar
+from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.hyperparameter import Difference, Owner
 from ttrace.core.results import CheckResult, Strength, Verdict
 from ttrace.report.card import Card, cards
@@ -171,3 +172,45 @@ def test_missing_reduction_names_its_axis() -> None:
     )
     assert found.badge.words == "missing reduction over dp"
     assert found.strength is Strength.of(math.inf)
+
+
+def test_loss_whose_microbatches_weigh_differently_says_so() -> None:
+    blame = Blame.at(Stage.LOSS, Phase.FORWARD)
+    noted = replace(RESULT, notes=(Note(topic=Topic.UNEQUAL_WEIGHTS),))
+    assert card(noted, blame=blame, diagnosis=None).badge.words == "microbatches weighed unequally"
+    assert card(blame=blame, diagnosis=None).badge.words == "no known pattern fits"
+    assert card(noted, blame=blame).badge.words == "missing all-reduce over tp"
+
+
+def test_accumulation_is_a_kind_by_its_place() -> None:
+    blame = Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT)
+    assert card(blame=blame, diagnosis=None).badge.words == "microbatches not added up"
+
+
+def test_other_parameters_are_loaded_whatever_they_look_like() -> None:
+    found = card(reason=Reason.OTHER_PARAMETERS)
+    assert found.hint == "check the seed, or the checkpoint that is loaded"
+
+
+def test_worst_elements_are_said_with_both_values() -> None:
+    assert card().values[0] == (
+        "element (0, 17, 32) is 0, the reference's 0.3, on dp1 tp0 (rank 2)"
+    )
+
+
+def test_number_is_said_rank_by_rank() -> None:
+    """A norm that is half of the reference's on all ranks is not called a disagreement."""
+    first = RESULT.culprits[0].evidence[0]
+    norm = ElementError(index=(), reference=4.0, candidate=2.0, ranks=(0,))
+    scalars = tuple(Scalar(ranks=(rank,), value=2.0 + rank / 100) for rank in range(4))
+    details = tuple(
+        replace(detail, elements=(norm,), scalars=scalars) if detail.id == first else detail
+        for detail in RESULT.details
+    )
+    assert card(replace(RESULT, details=details)).values == (
+        "reference: 4",
+        "dp0 tp0 (rank 0): 2",
+        "dp0 tp1 (rank 1): 2.01",
+        "dp1 tp0 (rank 2): 2.02",
+        "dp1 tp1 (rank 3): 2.03",
+    )

@@ -209,7 +209,7 @@ def test_a_card_has_five_facts_and_five_rows() -> None:
     assert len(rows) == 5
 
 
-FACTS = ["where", "what", "how sure", "ranks", "next", "why"]
+FACTS = ["where", "what", "how sure", "ranks", "next", "why", "values"]
 
 
 def test_bar_is_drawn_without_a_fancy_letter_where_a_terminal_has_none() -> None:

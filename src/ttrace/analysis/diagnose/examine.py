@@ -237,7 +237,7 @@ def _over(error: float, unit: float) -> float:
 def _disagreeing(shards: Sequence[Shard], mesh: Mesh) -> tuple[str, ...]:
     """The axes of the mesh along which replicas are not what they repeat."""
     apart = [rank for shard in shards if not shard.agrees for rank in shard.ranks]
-    originals = [rank for s in shards if s.role in ("shard", "sum") for rank in s.ranks]
+    originals = [rank for shard in shards if shard.agrees for rank in shard.ranks]
     return mesh.between(apart, originals)
 
 
