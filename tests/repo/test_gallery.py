@@ -1,4 +1,4 @@
-"""The gallery has a picture for every kind that `make screenshots` makes, of bugs that are there."""
+"""The gallery has a small picture for every kind of mistake, each of a bug that is there."""
 
 import re
 from pathlib import Path
