@@ -62,11 +62,17 @@ test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD)
 test-trainers: $(STAMP) $(TRAINERS)
 	$(BIN)/python -m pytest -m "trainers and not slow"
 
-# Debian's chromium and its driver; as root, or with sudo.
+# axe-core finds what assistive technology cannot read.
+AXE := build/axe/node_modules/axe-core/package.json
+$(AXE):
+	npm install --silent --no-audit --no-fund --prefix build/axe axe-core@4.14.0
+
+# Debian's chromium, its driver and npm; as root, or with sudo.
 browser-deps: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
-	command -v chromedriver >/dev/null || { SUDO=$$(command -v sudo || true); \
-	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
+	command -v chromedriver >/dev/null && command -v npm >/dev/null || { SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium chromium-driver npm; }
+	$(MAKE) --no-print-directory $(AXE)
 
 test-browser: browser-deps
 	$(BIN)/python -m pytest tests/browser

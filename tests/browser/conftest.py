@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.browser.made_pages import complete, isolated, of_two_steps, write
 from tests.support.made_results import made
-from ttrace.core.results import CheckResult, Verdict
-from ttrace.report.html import render
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
+def shared_browser() -> Iterator[object]:
     pytest.importorskip("selenium")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
@@ -27,34 +25,30 @@ def browser() -> Iterator[object]:
     opened.quit()
 
 
-def isolated() -> CheckResult:
-    """With an isolated run, in which the culprit alone is wrong."""
-    whole = made(4, wrong_layer=2)
-    (culprit,) = whole.culprits
-    alone = replace(culprit, evidence=culprit.evidence[:1])
-    tensors = (
-        t if t.id in alone.evidence else replace(t, verdict=Verdict.PASS, ratio=0.1)
-        for t in whole.tensors
-    )
-    run = replace(whole, tensors=tuple(tensors), culprits=(alone,))
-    return replace(whole, culprits=(alone,), isolation=run)
+@pytest.fixture
+def browser(shared_browser: object) -> Iterator[object]:
+    """Of the usual size before every test, whatever another test made of it."""
+    from tests.browser.driving import usual_size
+
+    usual_size(shared_browser)
+    yield shared_browser
+    usual_size(shared_browser)
 
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("pages")
-
-    def page(name: str, result: CheckResult) -> Path:
-        file = folder / f"{name}.html"
-        file.write_text(render(result), encoding="utf-8")
-        return file
-
     from tests.unit.report.test_forms import hostile
 
+    folder = tmp_path_factory.mktemp("pages")
+    results = {
+        "clean": made(4),
+        "failing": made(4, wrong_layer=2),
+        "isolated": isolated(),
+        "steps": of_two_steps(),
+        "hostile": hostile(),
+        "large": made(140, wrong_layer=100),
+    }
     return {
-        "clean": page("clean", made(4)),
-        "failing": page("failing", made(4, wrong_layer=2)),
-        "isolated": page("isolated", isolated()),
-        "hostile": page("hostile", hostile()),
-        "large": page("large", made(140, wrong_layer=100)),
+        name: write(folder / f"{name}.html", result, complete(result))
+        for name, result in results.items()
     }

@@ -19,7 +19,10 @@ from ttrace.report import overall
 from ttrace.report.payload import payload
 
 # In this order: each uses only what stands above it.
-SCRIPTS = ("dom", "scale", "data", "summary", "heat", "depth", "tensor", "settings", "main")
+SCRIPTS = (
+    *("dom", "numbers", "copy", "terms", "scale", "link", "mesh", "code", "sure", "card", "tree"),
+    *("data", "tabs", "heat", "printed", "depth", "difference", "tensor", "settings", "main"),
+)
 
 
 def render(result: CheckResult) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 from ttrace.core.ids import Kind, KindGroup, display_module
 from ttrace.core.mesh import Mesh
-from ttrace.core.plain import to_dict
 from ttrace.core.results import CheckResult, Verdict
-from ttrace.report import markdown, overall, scope, view
+from ttrace.report import markdown, overall, scope
 from ttrace.report.card import Card, cards
 from ttrace.report.columns import comparison_columns, plain_number
 from ttrace.report.configuration import settings
@@ -65,32 +64,14 @@ def payload(result: CheckResult) -> dict[str, Any]:
         "issue": markdown.render(result),
         "terms": _terms(),
         "exit_code": result.exit_code,
-        "look_first": view.look_first(result),
         "follow_on": overall.follow_on(result),
         "counts": overall.counts(result),
         "nearness": overall.nearness(result),
         "covered": scope.judged(result),
-        "root_causes": [
-            {
-                "where": cause.where,
-                "phase": cause.phase,
-                "reason": cause.reason,
-                "class": cause.class_name,
-                "source": cause.source,
-                "more": cause.more,
-                "places": list(cause.places),
-                "evidence": [
-                    {"id": e.id, "sentence": e.sentence, "rows": list(e.rows), "note": e.note}
-                    for e in cause.evidence
-                ],
-            }
-            for cause in view.grouped(result)
-        ],
         **_vocabulary(),
         "evidence_in": evidence_in,
         "comparisons": comparisons,
         "modules": [[m.path, m.class_name, m.source] for m in result.modules],
-        "runs": [to_dict(run) for run in result.runs],
         "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
         "not_covered": [[what, list(names)] for what, names in overall.not_covered(result)],
         "notes": [*scope.said_of_accepted(result), *map(overall.note, result.notes)],

@@ -1,4 +1,6 @@
 // From the compressed text in the page to columns of numbers and names.
+const RUNS = ["whole step", "isolated run"];  // what the comparisons are of, in their order
+
 const real = (value) => (value == null ? null : Number(value === "inf" ? Infinity : value === "nan" ? NaN : value));
 
 async function load() {
@@ -21,10 +23,12 @@ function prepare(data, comparison) {
   comparison.id = comparison.modulePath.map((path, i) => tables.before[comparison.step[i]] + path + tables.after[comparison.after[i]]);
   for (const name of ["step", "dtype", "source"]) comparison[name] = comparison[name].map((i) => tables[name][i]);
   comparison.verdict = comparison.verdict.map((i) => data.verdicts[i]);
-  comparison.searched = comparison.id.map((id) => id.toLowerCase());
   comparison.byId = new Map(comparison.id.map((id, i) => [id, i]));
   comparison.failed = comparison.verdict.map((verdict) => verdict.is_failure);
   comparison.tree = buildTree(data, comparison);
+  // What the answer names is marked in every comparison.
+  const named = data.cards.flatMap((card) => card.evidence).map(({ id }) => comparison.byId.get(id));
+  comparison.named = new Set(named.filter((i) => i != null));
 }
 
 // How bad a tensor is, to choose the worst of a cell: failures without a ratio come first.
@@ -35,14 +39,15 @@ function badness(comparison, i) {
   return ratio == null || Number.isNaN(ratio) ? 0 : ratio;
 }
 
-// A verdict without a sign is drawn by its ratio.
-function cellLook(comparison, i) {
+// A verdict without a sign is drawn by its ratio; what stands for something below it is paler.
+function cellLook(comparison, i, isSum) {
   const { is_failure: failed, sign } = comparison.verdict[i], ratio = comparison.ratio[i];
+  const drawn = (log) => (isSum ? pale(colour(log)) : colour(log));
   if (failed) {
-    const background = colour(sign ? HIGHEST : Math.log10(Math.max(ratio, 1.0001)));
+    const background = drawn(sign ? HIGHEST : Math.log10(Math.max(ratio, 1.0001)));
     return { text: sign || short(ratio), background, ink: inkOn(background) };
   }
   if (sign) return { text: sign, background: "transparent", ink: "inherit" };
   if (!ratio) return { text: "·", background: "transparent", ink: "var(--quiet)" };
-  return { text: "", background: colour(Math.log10(ratio)), ink: "inherit" };
+  return { text: "", background: drawn(Math.log10(ratio)), ink: "inherit" };
 }

@@ -6,7 +6,7 @@ function fill(node, attributes, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== false && value != null) node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child != null && child !== ""));
+  node.append(...children.flat(2).filter((child) => child != null && child !== ""));
   return node;
 }
 
@@ -14,30 +14,29 @@ const el = (tag, attributes, ...children) => fill(document.createElement(tag), a
 const svg = (tag, attributes, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-function table(heads, rows) {
-  const cell = (tag) => (value, column) =>
-    el(tag, { class: heads[column].startsWith("#") ? "number" : null }, value);
-  const titles = heads.map((head) => head.replace("#", ""));
-  return el("table", {},
-    heads.some((head) => head) ? el("thead", {}, el("tr", {}, titles.map(cell("th")))) : null,
-    el("tbody", {}, rows.map((row) => el("tr", { class: row.mark }, row.cells.map(cell("td"))))));
+// A head that begins with # is of a column of numbers. The first cell of a row is its name.
+function table(caption, heads, rows) {
+  const look = (column) => (heads[column].startsWith("#") ? "number" : null);
+  const cell = (value, column) => (column
+    ? el("td", { class: look(column) }, value)
+    : el("th", { scope: "row" }, value));
+  return el("table", { "aria-label": caption },
+    el("thead", {}, el("tr", {}, heads.map((head, column) => el("th", { scope: "col", class: look(column) }, head.replace("#", ""))))),
+    el("tbody", {}, rows.map((row) => el("tr", { class: row.mark }, row.cells.map(cell)))));
 }
 
-function number(value, digits = 3) {
-  if (value == null) return "–";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : String(value);
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 0.001 && size < 1e5) return String(Number(value.toPrecision(digits)));
-  return value.toExponential(digits - 1).replace(/\.?0*e/, "e").replace("e+", "e");
+const pairs = (entries, name = "pairs") =>
+  el("dl", { class: name }, entries.map(([title, ...told]) => el("div", {}, el("dt", {}, title), el("dd", {}, ...told))));
+
+const fold = (title, ...children) => el("details", {}, el("summary", {}, title), ...children);
+
+// What a screen reader says; the empty text first, so that the same words are said twice.
+function say(text) {
+  byId("said").textContent = "";
+  byId("said").textContent = text;
 }
 
-function short(value) {  // fits a cell
-  if (!Number.isFinite(value)) return "∞";
-  if (value < 10) return value.toFixed(1);
-  if (value < 1000) return value.toFixed(0);
-  const [digits, power] = value.toExponential(0).split("e+");
-  return `${digits}e${power}`;
+function inView(node) {
+  const box = node.getBoundingClientRect();
+  if (box.top > innerHeight - 120 || box.bottom < 120) node.scrollIntoView({ block: "start" });
 }
-
-const ranksText = (ranks) => (ranks.length === 1 ? "rank " : "ranks ") + ranks.slice(0, 16).join(", ") + (ranks.length > 16 ? " …" : "");

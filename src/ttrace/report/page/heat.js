@@ -1,33 +1,8 @@
-// The model as a tree by kinds of tensors. Only the rows in sight are elements, so 10,000 tensors are no more than 40.
-const ROW = 21;
-
-function buildTree(data, comparison) {
-  const root = { name: data.root, path: "", depth: 0, children: new Map(), own: [], order: Infinity };
-  for (let i = 0; i < comparison.count; i++) {
-    let node = root;
-    root.order = Math.min(root.order, i);
-    if (comparison.modulePath[i]) {
-      let path = "";
-      for (const name of comparison.modulePath[i].split(".")) {
-        path = path ? `${path}.${name}` : name;
-        if (!node.children.has(name)) node.children.set(name, { name, path, depth: node.depth + 1, children: new Map(), own: [], order: Infinity });
-        node = node.children.get(name);
-        // What is read before the step does not tell the order of execution.
-        node.order = Math.min(node.order, data.kinds[comparison.kind[i]].is_before_step ? comparison.count + i : i);
-      }
-    }
-    node.own.push(i);
-  }
-  const settle = (node) => {
-    node.children = [...node.children.values()].sort((a, b) => a.order - b.order);
-    node.children.forEach(settle);
-  };
-  settle(root);
-  return root;
-}
+// The map: modules down, kinds of tensors across. Only the rows in sight are elements, so 10,000 tensors are no more than 40.
+const ROW = 22;
 
 function heatMap(data, state, open) {
-  const heat = byId("heat"), rowsNode = byId("rows");
+  const heat = byId("heat"), rowsNode = byId("rows"), head = byId("columns");
   let kinds = [], starts = new Set(), rows = [], cursor = { row: 0, column: 0 }, frame = 0;
   const folded = new Set();
 
@@ -37,87 +12,94 @@ function heatMap(data, state, open) {
     const groups = data.groups.map((name) => [name, shown.filter((kind) => data.kinds[kind].group === name)]).filter(([, all]) => all.length);
     kinds = groups.flatMap(([, all]) => all);
     starts = new Set(groups.slice(1).map(([, all]) => all[0]));
-    heat.parentNode.style.setProperty("--kinds", kinds.length);
-    byId("columns").replaceChildren(el("span", { class: "name" }, "module, in execution order"),
-      ...groups.map(([name, all]) => el("span", { class: "group" }, el("b", {}, name),
-        el("div", {}, all.map((kind) => el("span", {}, data.kinds[kind].title))))));
-  }
-
-  // The worst matching tensor of every kind, of a node itself and of all below it.
-  function measure(node, matches) {
-    node.cells = {}; node.sums = {}; node.seen = 0;
-    for (const i of node.own) if (matches[i]) {
-      node.seen += 1;
-      worse(node.cells, state.comparison.kind[i], i);
-    }
-    Object.assign(node.sums, node.cells);
-    for (const child of node.children) {
-      measure(child, matches);
-      node.seen += child.seen;
-      for (const kind in child.sums) worse(node.sums, kind, child.sums[kind]);
-    }
-  }
-
-  function worse(cells, kind, i) {
-    if (!(kind in cells) || badness(state.comparison, i) > badness(state.comparison, cells[kind])) cells[kind] = i;
+    heat.style.setProperty("--kinds", kinds.length);
+    heat.style.setProperty("--gaps", starts.size);
+    heat.setAttribute("aria-colcount", kinds.length + 1);
+    head.replaceChildren(
+      el("div", { class: "row", role: "row" }, el("span", { class: "name" , role: "columnheader" }, "module"),
+        groups.map(([name, all], n) => {
+          const group = el("b", { class: n ? "group start" : "group", role: "columnheader", "aria-colspan": all.length }, name);
+          group.style.flexGrow = all.length;
+          return group;
+        })),
+      el("div", { class: "row", role: "row" }, el("span", { class: "name", role: "columnheader" }, "in execution order"),
+        kinds.map((kind) => el("span", { class: starts.has(kind) ? "kind start" : "kind", role: "columnheader", title: data.terms[data.kinds[kind].name.replaceAll("_", " ")] }, data.kinds[kind].title))));
   }
 
   function update() {
-    const { comparison, matches } = state;
-    measure(state.tree, matches);
+    const { comparison, matches, tree } = state;
+    measure(comparison, tree, matches);
     rows = [];
     const visit = (node) => {
       if (!node.seen) return;
       rows.push(node);
       if (!folded.has(node.path)) node.children.forEach(visit);
     };
-    visit(state.tree);
+    visit(tree);
     rowsNode.style.height = `${rows.length * ROW}px`;
-    heat.setAttribute("aria-rowcount", rows.length);
-    const wrong = matches.reduce((sum, match, i) => sum + (match && comparison.failed[i]), 0);
-    byId("matches").textContent = `${state.matching} of ${comparison.count} tensors, ${wrong} wrong`;
+    heat.setAttribute("aria-rowcount", rows.length + 2);
+    heat.hidden = !rows.length;
+    byId("nothing").hidden = rows.length > 0 || !comparison.count;
+    byId("none").hidden = comparison.count > 0;
+    byId("toolbar").hidden = byId("legend").hidden = !comparison.count;
+    byId("matches").textContent = `${grouped(state.matching)} of ${grouped(comparison.count)} tensors, ${grouped(tree.wrong)} wrong`;
+    byId("fold").hidden = ![...comparison.nodes.values()].some(isLayer);
+    byId("fold").textContent = layersToFold().length ? "Fold layers" : "Unfold all";
     cursor.row = Math.min(cursor.row, Math.max(0, rows.length - 1));
     draw();
   }
 
+  const cellsOf = (node) => (folded.has(node.path) || !node.own.length ? node.sums : node.cells);
+  const inCell = (row, column) => (rows[row] ? cellsOf(rows[row])[kinds[column]] : null);
+
+  function describe(i) {
+    const { comparison } = state;
+    return [comparison.id[i], comparison.verdict[i].name, ofTolerance(comparison.ratio[i]), comparison.named.has(i) ? "named in the answer" : ""].filter(Boolean).join(", ");
+  }
+
   function cell(node, kind, column, row) {
-    const shown = folded.has(node.path) || !node.own.length ? node.sums : node.cells;
-    const i = shown[kind];
-    const classes = ["cell", starts.has(kind) ? "start" : "", cursor.row === row && cursor.column === column && document.activeElement === heat ? "at" : ""];
-    if (i == null) return el("span", { class: classes.join(" "), role: "gridcell", id: `cell-${row}-${column}` });
-    if (i === state.chosen) classes.push("chosen");
-    if (shown === node.sums && !node.own.includes(i)) classes.push("sum");
-    const look = cellLook(state.comparison, i);
-    const title = `${state.comparison.id[i]}\n${state.comparison.verdict[i].name}, error / tolerance ${number(state.comparison.ratio[i])}`;
-    const made = el("button", { class: classes.join(" "), type: "button", tabindex: -1, role: "gridcell", id: `cell-${row}-${column}`, title, "data-tensor": i,
-      "aria-label": title, onclick: () => { cursor = { row, column }; open(i); } }, look.text);
+    const i = cellsOf(node)[kind], { comparison } = state;
+    const isAt = cursor.row === row && cursor.column === column;
+    const classes = ["cell", starts.has(kind) && "start"];
+    const id = isAt ? "cell-at" : null;
+    if (i == null) return el("span", { class: classes.filter(Boolean).join(" "), role: "gridcell", id });
+    const isSum = comparison.modulePath[i] !== node.path, look = cellLook(comparison, i, isSum);
+    classes.push(i === state.chosen && (!isSum || folded.has(node.path)) && "chosen", comparison.named.has(i) && "named", isSum && "sum");
+    const label = look.text ? `${describe(i)}, shown as ${look.text}` : describe(i);
+    const made = el("span", { class: classes.filter(Boolean).join(" "), role: "gridcell", id, "data-tensor": i, "aria-label": label, "aria-selected": String(i === state.chosen),
+      onmouseenter: () => tell(i), onclick: () => { cursor = { row, column }; heat.focus({ preventScroll: true }); open(i); } }, look.text);
     made.style.background = look.background;
     made.style.color = look.ink;
     return made;
   }
 
-  function draw() {
-    const first = printing ? 0 : Math.max(0, Math.floor(heat.scrollTop / ROW) - 4);
-    const last = printing ? Math.min(rows.length, 400) : Math.min(rows.length, first + Math.ceil(heat.clientHeight / ROW) + 8);
-    const made = [];
-    for (let row = first; row < last; row++) {
-      const node = rows[row], known = data.moduleOf.get(node.path);
-      const fold = node.children.length
-        ? el("button", { class: "fold", type: "button", tabindex: -1, "aria-label": "fold", onclick: () => toggle(node) }, folded.has(node.path) ? "▸" : "▾")
-        : el("span", { class: "fold" });
-      const name = el("div", { class: "name", role: "rowheader", title: node.path || data.root }, fold,
-        el("span", { class: node.own.length ? null : "folder" }, node.name),
-        known && known.kind ? el("span", { class: "class" }, known.kind) : null);
-      name.style.paddingLeft = `${6 + node.depth * 12}px`;
-      const line = el("div", { class: "row", role: "row", "aria-level": node.depth + 1, "aria-rowindex": row + 1, "aria-expanded": node.children.length ? String(!folded.has(node.path)) : null },
-        name, kinds.map((kind, column) => cell(node, kind, column, row)));
-      line.style.top = `${row * ROW}px`;
-      made.push(line);
-    }
-    rowsNode.replaceChildren(...made);
-    byId("columns").style.paddingRight = `${heat.offsetWidth - heat.clientWidth}px`;
-    heat.setAttribute("aria-activedescendant", `cell-${cursor.row}-${cursor.column}`);
+  function line(row) {
+    const node = rows[row], known = data.moduleOf.get(node.path), isOpen = !folded.has(node.path);
+    const name = el("div", { class: "name", role: "rowheader", title: node.path || data.root },
+      node.children.length
+        ? el("span", { class: "fold", "aria-hidden": "true", onclick: () => { cursor.row = row; heat.focus({ preventScroll: true }); toggle(node); } }, isOpen ? "▾" : "▸")
+        : el("span", { class: "fold" }),
+      el("span", { class: node.own.length ? null : "folder" }, node.name),
+      known && known.kind ? el("span", { class: "class" }, known.kind) : null);
+    name.style.paddingLeft = `${4 + Math.min(node.depth, 8) * 11}px`;
+    const made = el("div", { class: "row", role: "row", "aria-level": node.depth + 1, "aria-rowindex": row + 3, "aria-expanded": node.children.length ? String(isOpen) : null },
+      name, kinds.map((kind, column) => cell(node, kind, column, row)));
+    made.style.top = `${row * ROW}px`;
+    return made;
   }
+
+  const room = () => heat.clientHeight - head.offsetHeight;
+
+  function draw() {
+    const first = Math.max(0, Math.floor(heat.scrollTop / ROW) - 4);
+    const last = Math.min(rows.length, first + Math.ceil(room() / ROW) + 8);
+    rowsNode.replaceChildren(...Array.from({ length: Math.max(0, last - first) }, (_, n) => line(first + n)));
+    if (byId("cell-at")) heat.setAttribute("aria-activedescendant", "cell-at");
+    else heat.removeAttribute("aria-activedescendant");
+  }
+
+  // What a mouse over a cell or the keyboard's place in the map says, in sight.
+  function tell(i) { byId("at").textContent = i == null ? "" : describe(i); }
 
   function toggle(node) {
     if (!folded.delete(node.path)) folded.add(node.path);
@@ -128,16 +110,27 @@ function heatMap(data, state, open) {
     cursor = { row: Math.max(0, Math.min(rows.length - 1, cursor.row + down)), column: Math.max(0, Math.min(kinds.length - 1, cursor.column + right)) };
     const top = cursor.row * ROW;
     if (top < heat.scrollTop) heat.scrollTop = top;
-    if (top + ROW > heat.scrollTop + heat.clientHeight) heat.scrollTop = top + ROW - heat.clientHeight;
+    if (top + ROW > heat.scrollTop + room()) heat.scrollTop = top + ROW - room();
     draw();
+    sideways();
+    tell(inCell(cursor.row, cursor.column));
   }
 
-  const page = () => Math.floor(heat.clientHeight / ROW) - 1;
+  // The names stay at the left: a cell must not be behind them.
+  function sideways() {
+    const node = byId("cell-at");
+    if (!node) return;
+    const box = node.getBoundingClientRect(), frame = heat.getBoundingClientRect(), names = head.querySelector(".name").offsetWidth;
+    if (box.right > frame.left + heat.clientWidth) heat.scrollLeft += box.right - frame.left - heat.clientWidth;
+    if (box.left < frame.left + names) heat.scrollLeft -= frame.left + names - box.left;
+  }
+
+  const page = () => Math.floor(room() / ROW) - 1;
   const keys = {
     ArrowDown: () => move(1, 0), ArrowUp: () => move(-1, 0), ArrowRight: () => move(0, 1), ArrowLeft: () => move(0, -1),
     PageDown: () => move(page(), 0), PageUp: () => move(-page(), 0), Home: () => move(-rows.length, 0), End: () => move(rows.length, 0),
     " ": () => rows[cursor.row] && rows[cursor.row].children.length && toggle(rows[cursor.row]),
-    Enter: () => { const found = byId(`cell-${cursor.row}-${cursor.column}`); if (found && found.dataset.tensor) open(Number(found.dataset.tensor)); },
+    Enter: () => { const i = inCell(cursor.row, cursor.column); if (i != null) open(i); },
   };
   heat.addEventListener("keydown", (event) => {
     if (!(event.key in keys) || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -145,27 +138,34 @@ function heatMap(data, state, open) {
     keys[event.key]();
   });
   heat.addEventListener("scroll", () => { cancelAnimationFrame(frame); frame = requestAnimationFrame(draw); });
-  heat.addEventListener("focus", draw);
-  heat.addEventListener("blur", draw);
+  // Not drawn again: a cell that is pressed must be there when it is let go.
+  heat.addEventListener("focus", () => tell(inCell(cursor.row, cursor.column)));
+  heat.addEventListener("blur", () => tell(null));
+  heat.addEventListener("mouseleave", () => tell(null));
   addEventListener("resize", draw);
 
+  const layersToFold = () => [...state.comparison.nodes.values()].filter((node) => isLayer(node) && !folded.has(node.path));
+
   function foldLayers() {
-    if (folded.size) folded.clear();
-    else {
-      const visit = (node) => { if (/^\d+$/.test(node.name) && node.children.length) folded.add(node.path); node.children.forEach(visit); };
-      visit(state.tree);
-    }
-    byId("fold").textContent = folded.size ? "Unfold all" : "Fold layers";
+    const layers = layersToFold();
+    if (layers.length) layers.forEach((node) => folded.add(node.path));
+    else folded.clear();
     update();
   }
 
+  // Whatever is folded above it is opened.
   function reveal(i) {
-    const row = rows.findIndex((node) => Object.values(node.cells).includes(i) || node.own.includes(i));
+    const { comparison } = state, own = comparison.nodes.get(comparison.modulePath[i]);
+    let hidden = 0;
+    for (let node = own; node; node = node.parent) hidden += folded.delete(node.path);
+    if (hidden) update();
+    const row = rows.indexOf(own);
     if (row < 0) return;
-    cursor = { row, column: Math.max(0, kinds.indexOf(state.comparison.kind[i])) };
-    if (row * ROW < heat.scrollTop || (row + 2) * ROW > heat.scrollTop + heat.clientHeight) heat.scrollTop = row * ROW - heat.clientHeight / 3;
+    cursor = { row, column: Math.max(0, kinds.indexOf(comparison.kind[i])) };
+    if (row * ROW < heat.scrollTop || (row + 2) * ROW > heat.scrollTop + room()) heat.scrollTop = row * ROW - room() / 3;
     draw();
+    sideways();
   }
 
-  return { columns, update, draw, foldLayers, reveal };
+  return { columns, update, draw, foldLayers, reveal, rows: () => rows, kinds: () => kinds, cellsOf };
 }

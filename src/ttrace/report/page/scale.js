@@ -22,27 +22,34 @@ function between(stops, share) {
 }
 
 function colour(log) {
-  const parts = log > 0
-    ? between(ramp().above, log / HIGHEST)
-    : between(ramp().below, log / LOWEST);
-  return `rgb(${parts.join(",")})`;
+  return `rgb(${(log > 0 ? between(ramp().above, log / HIGHEST) : between(ramp().below, log / LOWEST)).join(",")})`;
 }
 
+const parts = (background) => background.match(/\d+/g).map(Number);
+
+function pale(background) {
+  const paper = dark.matches && !printing ? [26, 30, 35] : [255, 255, 255];
+  return `rgb(${parts(background).map((part, n) => Math.round(0.5 * part + 0.5 * paper[n])).join(",")})`;
+}
+
+// Black or white, by which contrast is higher: at least 4.58 on any colour (WCAG's relative luminance).
 function inkOn(background) {
-  const [r, g, b] = background.match(/\d+/g).map(Number);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1d2126" : "#fff";
+  const [r, g, b] = parts(background).map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
 }
 
 function drawLegend(data) {
   const stops = [-3, -2, -1, -0.01, 0.01, 1, 2, 3, 4, 5, 6];
-  const signs = data.verdicts.filter((verdict) => verdict.meaning).map((verdict) => `${verdict.sign} ${verdict.meaning}`);
+  const signs = data.verdicts.filter((verdict) => verdict.meaning)
+    .map((verdict) => el("span", {}, el("b", {}, verdict.sign), " ", explained(data, verdict.name, verdict.meaning)));
   byId("legend").replaceChildren(
-    "error / tolerance: 0.001",
-    el("span", { class: "ramp" }, stops.map((log) => {
+    el("span", {}, explained(data, "error / tolerance"), " 0.001 ", el("span", { class: "ramp", role: "img", "aria-label": "from blue below the tolerance to red above it" }, stops.map((log) => {
       const box = el("i");
       box.style.background = colour(log);
       if (log === 0.01) box.style.borderLeft = "2px solid var(--ink)";
       return box;
-    })),
-    ["1e6", "· equal", ...signs].join("   "));
+    })), " 1,000,000"),
+    el("span", {}, el("b", {}, "·"), " equal"),
+    data.cards.length ? el("span", {}, el("i", { class: "cell named" }), " named above") : "",
+    ...signs);
 }

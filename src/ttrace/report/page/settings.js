@@ -1,29 +1,32 @@
-// How both runs were configured, side by side, and what was not captured.
+// How both runs were configured: what differs; and what was captured, and what was not.
+const LISTED = 200;  // chosen: names of one list
+
 function drawSettings(data) {
-  const pick = (role) => data.runs.find((run) => run.role === role);
-  const reference = pick("reference"), candidate = pick("candidate"), noisy = data.runs.filter((run) => run.role === "perturbed");
-  byId("runs").hidden = !reference || !candidate;
-  if (reference && candidate) {
-    const mesh = (run) => Object.entries(run.mesh).map(([axis, size]) => `${axis} ${size}`).join(" × ") || "none";
-    const said = (run) => ({ ...run.versions, ...run.facts });
-    const names = [...new Set([...Object.keys(said(reference)), ...Object.keys(said(candidate))])];
-    const lines = [
-      ["trace", (run) => run.path], ["ranks", (run) => String(run.world_size)], ["mesh", mesh], ["dtype", (run) => run.dtypes.join(", ")],
-      ["device", (run) => run.device], ["adapter", (run) => run.adapter], ["steps", (run) => String(run.steps)],
-      ...names.map((name) => [name, (run) => said(run)[name] || "–"]),
-    ].map(([name, value]) => {
-      const pair = [value(reference), value(candidate)], differs = pair[0] !== pair[1] && name !== "trace";
-      return { mark: differs ? "differs" : null, cells: [name, ...pair, differs ? "≠" : ""] };
-    });
-    const runs = noisy.map((run) => `${run.path} (noise seed ${run.noise_seed})`).join(", ");
-    byId("settings").replaceChildren(table(["", "reference", "candidate", ""], lines),
-      el("p", {}, el("b", {}, "Calibration: "), noisy.length ? `${noisy.length} perturbed reference run${noisy.length > 1 ? "s" : ""}: ${runs}` : "no perturbed reference; only exact equality could pass"));
-  }
-  const [fired, expected] = data.hooks;
-  byId("missing").replaceChildren(
-    el("p", {}, `Gradient hooks: ${fired} of ${expected} fired.`),
-    ...(data.not_covered.length ? [] : [el("p", {}, "Every module was called, and nothing failed to be recorded.")]),
-    ...data.not_covered.map(([what, names]) => el("details", { open: names.length < 6 }, el("summary", {}, `${what}: ${names.length}`),
-      el("ul", {}, names.slice(0, 200).map((name) => el("li", { class: "mono" }, name)), names.length > 200 ? el("li", {}, `and ${names.length - 200} more`) : null))),
+  const { differ, same, noise } = data.configuration, surprising = differ.filter(([, , , how]) => how === "differs").length;
+  const isTold = differ.length || same.length;
+  byId("runs").hidden = !isTold;
+  if (!isTold) return;
+  byId("runs-told").textContent = surprising ? `${counted(surprising, "unexpected difference")}` : differ.length ? "only what is expected differs" : "nothing differs";
+  byId("settings").replaceChildren(
+    differ.length ? table("What differs", ["setting", "reference", "candidate", "how"], [...differ].sort((a, b) => (a[3] === "differs" ? 0 : 1) - (b[3] === "differs" ? 0 : 1)).map(([name, reference, candidate, how]) => ({
+      mark: how === "differs" ? "differs" : "calm", cells: [name, reference, candidate, how === "differs" ? "≠ differs" : how],
+    }))) : el("p", {}, "Nothing differs."),
+    el("p", {}, el("b", {}, "Noise: "), noise),
+    same.length ? fold(`${counted(same.length, "setting")} ${same.length === 1 ? "is" : "are"} the same`, table("What is the same", ["setting", "both runs"], same.map((cells) => ({ cells })))) : "");
+}
+
+function drawCoverage(data) {
+  const [fired, expected] = data.hooks, whole = !data.not_covered.length && fired === expected;
+  const hooks = fired === expected ? `All ${counted(expected, "gradient hook")} fired.` : `${grouped(fired)} of ${counted(expected, "gradient hook")} fired.`;
+  byId("coverage-told").textContent = whole ? "everything" : data.not_covered.map(([what, names]) => `${what}: ${names.length}`).join("; ");
+  byId("captured").replaceChildren(
+    el("p", {}, sentences(data.cards.length ? [data.counts, data.nearness, data.covered] : [])),
+    el("p", {}, hooks, data.not_covered.length ? "" : " Every module was called, and nothing failed to be recorded."),
+    ...data.not_covered.map(([what, names]) => {
+      const list = fold(`${what}: ${names.length}`,
+        el("ul", {}, names.slice(0, LISTED).map((name) => el("li", { class: "mono" }, name)), names.length > LISTED ? el("li", {}, `and ${counted(names.length - LISTED, "more name")}`) : null));
+      list.open = names.length < 6;
+      return list;
+    }),
     ...data.notes.map((note) => el("p", {}, note)));
 }
