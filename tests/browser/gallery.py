@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from ttrace.report.html import render
@@ -60,10 +61,10 @@ def pages_of_bugs(folder: Path) -> dict[str, Path]:
 
 
 def _page(file: Path) -> Path:
-    """Without the folder of this run, which is another one each time."""
-    result = read_result(file)
-    runs = str(Path(result.reference).parent)
-    file.write_text(file.read_text().replace(runs, "traces"))
+    """Without the folder of this run, which is another one each time, and that of packages."""
+    runs = str(Path(read_result(file).reference).parent)
+    packages = f"{sysconfig.get_path('purelib')}/"
+    file.write_text(file.read_text().replace(runs, "traces").replace(packages, ""))
     page = file.with_suffix(".html")
     page.write_text(render(read_result(file)), encoding="utf-8")
     return page

@@ -86,7 +86,11 @@ def run_tutorial() -> dict[str, Path]:
 def main() -> None:
     shutil.rmtree(RUNS, ignore_errors=True)
     RUNS.mkdir(parents=True)
-    demos, tutorial, bugs = run_demos(), run_tutorial(), gallery.pages_of_bugs(RUNS / "bugs")
+    take_pictures(run_demos(), run_tutorial(), gallery.pages_of_bugs(RUNS / "bugs"))
+
+
+def take_pictures(demos: dict[str, Path], tutorial: dict[str, Path], bugs: dict[str, Path]) -> None:
+    """All pictures of docs/images that show a page."""
     browser = open_browser((WIDTH, 1000))
     try:
         for name, page, dark in (
