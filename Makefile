@@ -106,7 +106,7 @@ bench: $(STAMP)
 bench-record: $(STAMP)
 	$(BIN)/python -m benchmarks --record
 
-# 48 cases through the whole flow: about ten minutes on two cores.
+# 60 cases through the whole flow: about ten minutes on two cores.
 bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
 

@@ -10,8 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.browser import gallery
+from tests.browser.pictures import save_element, save_page, save_window
+from tests.support.pages import write_files
+
 ROOT = Path(__file__).parents[2]
-RUNS = {"clean": [], "failing": ["--bug", "column-input-grad"]}
+IMAGES = ROOT / "docs/images"
+RUNS = ROOT / "ttrace-out" / "screenshots"
+CARD = "#answer article.card"
+DEMOS = {"clean": [], "failing": ["--bug", "row-bias"]}
+WIDTH = 1280  # chosen: as wide as a laptop's window
 
 
 def open_browser(size: tuple[int, int] = (1480, 1180)) -> Any:
@@ -41,32 +49,67 @@ def visit(browser: Any, page: Path, *, dark: bool = False) -> float:
     return float(browser.execute_script("return Number(document.documentElement.dataset.ready)"))
 
 
-def run_demo(name: str) -> Path:
-    """The page of a run of the demo; with a relative folder, so that no path of ours is in it."""
-    folder = Path("ttrace-out") / "screenshots" / name
-    shutil.rmtree(ROOT / folder, ignore_errors=True)
+def run_ttrace(folder: Path, *arguments: str) -> None:
+    """From inside of a folder, so that no path of ours is in its page."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(
-        [sys.executable, "-m", "ttrace", "demo", "--out", str(folder), *RUNS[name]],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "ttrace", *arguments],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
         check=False,
     )
-    return ROOT / folder / "report.html"
+
+
+def run_demos() -> dict[str, Path]:
+    for name, options in DEMOS.items():
+        run_ttrace(ROOT, "demo", "--out", str((RUNS / name).relative_to(ROOT)), *options)
+    return {name: RUNS / name / "report.html" for name in DEMOS}
+
+
+def run_tutorial() -> dict[str, Path]:
+    """What docs/tutorial/first-bug.md does, up to its last report."""
+    folder = RUNS / "tutorial"
+    folder.mkdir()
+    write_files("docs/tutorial/first-bug.md", folder)
+    shutil.copy(ROOT / "examples/first_bug/train.py", folder)
+    for out in ("buggy", "fixed"):
+        run_ttrace(
+            folder,
+            *("diff", "--out", out, "--reference", "python train.py"),
+            *("--candidate", "torchrun --standalone --nproc-per-node 2 train.py"),
+        )
+        if out == "buggy":
+            subprocess.run(["patch", "train.py", "fix.diff"], cwd=folder, check=True)
+    return {out: folder / out / "report.html" for out in ("buggy", "fixed")}
 
 
 def main() -> None:
-    images = ROOT / "docs/images"
-    pages = {name: run_demo(name) for name in RUNS}
-    browser = open_browser()
+    shutil.rmtree(RUNS, ignore_errors=True)
+    RUNS.mkdir(parents=True)
+    take_pictures(run_demos(), run_tutorial(), gallery.pages_of_bugs(RUNS / "bugs"))
+
+
+def take_pictures(demos: dict[str, Path], tutorial: dict[str, Path], bugs: dict[str, Path]) -> None:
+    """All pictures of docs/images that show a page."""
+    browser = open_browser((WIDTH, 1000))
     try:
         for name, page, dark in (
-            ("report-failing", pages["failing"], False),
-            ("report-failing-dark", pages["failing"], True),
-            ("report-clean", pages["clean"], False),
+            ("report-failing", demos["failing"], False),
+            ("report-failing-dark", demos["failing"], True),
+            ("report-clean", demos["clean"], False),
+            ("first-bug", tutorial["buggy"], False),
+            ("first-bug-fixed", tutorial["fixed"], False),
         ):
             visit(browser, page, dark=dark)
-            browser.save_screenshot(str(images / f"{name}.png"))
-            print(images / f"{name}.png")
+            save_window(browser, IMAGES / f"{name}.png")
+        visit(browser, tutorial["buggy"])
+        save_element(browser, CARD, IMAGES / "first-bug-card.png")
+        for kind, bug in gallery.KINDS.items():
+            visit(browser, bugs[bug])
+            save_element(browser, CARD, IMAGES / "gallery" / f"{kind}.png")
+        for bug in gallery.WHOLE:
+            visit(browser, bugs[bug])
+            save_page(browser, IMAGES / "gallery" / f"page-{bug}.png")
     finally:
         browser.quit()
 

@@ -18,6 +18,7 @@ QUICK = {
 }
 QUICK_TWINS = {  # the others are slow
     *("DDP 2", "TP 2 by hand", "sequence 2 by hand", "FSDP2 over CP 2", "DP 2 x EP 2"),
+    "DP 2, layers of its own",
 }
 
 

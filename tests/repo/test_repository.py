@@ -93,11 +93,11 @@ def test_readme_diff_commands_run(command: int, code: int, says: str, tmp_path: 
 
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
-    """The two above; the tutorial runs the demo, whose output is compared with the README's."""
+    """The two above; a page runs the demo, whose output is compared with the README's."""
     others = [line for line in shown_commands(README) if not line.startswith("ttrace diff")]
     assert len(shown_commands(README)) == 2 + len(others)
-    tutorial = shown_commands((ROOT / "docs/tutorial/first-bug.md").read_text())
-    assert [line for line in others if not any(x.startswith(line) for x in tutorial)] == []
+    page = shown_commands((ROOT / "docs/how-to/read-the-report.md").read_text())
+    assert [line for line in others if not any(x.startswith(line) for x in page)] == []
 
 
 def test_the_readme_is_short_and_its_sample_fits_100_columns() -> None:

@@ -8,6 +8,7 @@ from zoo.native import (
     data_parallel,
     dtensor,
     experts,
+    marks,
     sequence_parallel,
     tensor_parallel,
 )
@@ -21,6 +22,7 @@ _SINGLE = (
     *context_parallel.BUGS,
     *experts.BUGS,
     *dtensor.BUGS,
+    *marks.BUGS,
 )
 
 

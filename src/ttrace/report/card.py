@@ -94,7 +94,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
         first = shown[0] if shown else None
         strength = Strength.of(max((tensor.severity for tensor in shown), default=math.inf))
         detail = None if first is None else details.get(first.id)
-        ranks = () if first is None else first.ranks or _all_ranks(detail)
+        ranks = () if first is None else _all_ranks(detail) or first.ranks
         return Card(
             cause=cause,
             badge=badge(culprit, first, mesh, topics),
@@ -150,10 +150,9 @@ def _bar(tensor: TensorResult) -> Bar | None:
 
 def _all_ranks(detail: Detail | None) -> tuple[int, ...]:
     """Of a tensor that is wrong on every rank that holds a part of it."""
-    shards = () if detail is None else detail.shards
-    if not all((shard.ratio or 0.0) > 1 for shard in shards):
+    if detail is None or not detail.is_wrong_everywhere:
         return ()
-    return tuple(sorted({rank for shard in shards for rank in shard.ranks}))
+    return tuple(sorted({rank for shard in detail.shards for rank in shard.ranks}))
 
 
 def _values(detail: Detail, mesh: Mesh, world: int) -> tuple[str, ...]:

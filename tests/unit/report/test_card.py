@@ -82,8 +82,8 @@ def test_bar_is_relative_to_the_reference_and_agrees_with_the_ratio() -> None:
 
 
 def test_some_ranks_are_named_by_their_places() -> None:
-    assert card(evidence(ranks=(1, 3))).ranks_said == "tp1 (ranks 1, 3)"
-    assert card(evidence(ranks=(2,))).ranks == (2,)
+    assert card(evidence(ranks=(1, 3)), diagnosis=None).ranks_said == "tp1 (ranks 1, 3)"
+    assert card(evidence(ranks=(2,)), diagnosis=None).ranks == (2,)
 
 
 NEAR = Nearest(diagnosis=Diagnosis(mistake=Mistake.TRANSPOSED, dims=(0, 1)), explained=0.9)

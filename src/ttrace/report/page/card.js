@@ -13,7 +13,7 @@ function drawAnswer(data, open) {
   byId("answer").replaceChildren(drawCard(data, first, open), ...(others.length ? [
     fold(counted(others.length, "more root cause"),
       el("ol", { class: "others", start: 2 }, others.slice(0, MORE_CARDS).map((card) => el("li", {},
-        later(el("span", {}, el("b", { class: "mono" }, card.where), `, ${card.phase}: ${card.badge}, ${card.sure}`), () => drawCard(data, card, open))))),
+        later(el("span", {}, el("b", { class: "mono" }, card.where), card.phase ? `, ${card.phase}` : null, `: ${card.badge}, ${card.sure}`), () => drawCard(data, card, open))))),
       others.length > MORE_CARDS ? el("p", { class: "quiet" }, `and ${counted(others.length - MORE_CARDS, "more place")}`) : null),
   ] : []));
 }
@@ -37,7 +37,7 @@ function drawCard(data, card, open) {
 }
 
 const where = (card) => [
-  el("div", {}, el("b", { class: "place mono" }, card.where), `, ${card.phase}`),
+  el("div", {}, el("b", { class: "place mono" }, card.where), card.phase ? `, ${card.phase}` : null),
   card.class || card.source ? el("div", { class: "quiet" }, card.class, card.class && card.source ? " · " : null, card.source ? el("code", {}, card.source) : null) : null,
   card.places.length ? fold(`all ${card.places.length} places`, el("p", { class: "mono" }, card.places.join(", "))) : null,
 ];
