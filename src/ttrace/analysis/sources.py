@@ -115,9 +115,10 @@ class Source:
         return self.facts.placed
 
     @property
-    def code(self) -> list[Code]:
+    def code(self) -> dict[int, Code]:
         """What every rank tells of its program."""
-        return [summary.code for summary in self.summaries]
+        ranks = sorted(self.trace.ranks.items())
+        return {rank: found.summary.code for rank, found in ranks if found.summary is not None}
 
     @property
     def modules(self) -> tuple[ModuleInfo, ...]:

@@ -19,7 +19,7 @@ from ttrace.core.blame import Culprit
 from ttrace.core.code import Excerpt
 from ttrace.core.evidence import Detail
 from ttrace.core.mesh import Mesh
-from ttrace.core.results import CheckResult, Strength, TensorResult
+from ttrace.core.results import CheckResult, Strength, TensorResult, Verdict
 from ttrace.report import view, wording
 from ttrace.report.badges import Badge, badge
 from ttrace.report.caveats import EXPECTED
@@ -101,7 +101,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
             looks=_looks(culprit, mesh),
             strength=strength,
             sure=_sure(strength, first),
-            bar=None if first is None else _bar(first),
+            bar=None if first is None else _bar(first, detail),
             ranks=ranks,
             ranks_said=_ranks(ranks, mesh, world),
             hint=hint(culprit, first),
@@ -137,15 +137,20 @@ def _sure(strength: Strength, first: TensorResult | None) -> str:
     return f"{strength.value}: {wording.size(first) or kind}"
 
 
-def _bar(tensor: TensorResult) -> Bar | None:
+def _bar(tensor: TensorResult, detail: Detail | None) -> Bar | None:
+    """By the statistic that decides; of replicas that disagree, the one that is furthest off."""
     worst, tolerance, found = tensor.worst, tensor.tolerance, tensor.statistics
     if worst is None or tolerance is None or found is None or not worst.allowed:
         return None
     unit = found.reference_norm or 1.0
-    noise = None
-    if tolerance.noise is not None and tolerance.error_norm:
-        noise = worst.allowed / unit * tolerance.noise / tolerance.error_norm
-    return Bar(noise=noise, allowed=worst.allowed / unit, error=worst.reading.value / unit)
+    allowed, error = worst.allowed / unit, worst.reading.value / unit
+    if tensor.verdict is Verdict.CONFLICT and detail is not None:
+        held = max(detail.shards, key=lambda shard: shard.ratio or 0.0)
+        if not held.ratio or not math.isfinite(held.relative_error):
+            return None
+        allowed, error = held.relative_error / held.ratio, held.relative_error
+    share = None if tolerance.noise is None else tolerance.noise / (tolerance.error_norm or 1.0)
+    return Bar(noise=None if share is None else allowed * share, allowed=allowed, error=error)
 
 
 def _all_ranks(detail: Detail | None) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, scope, wording
+from ttrace.report import overall, scope, view, wording
 from ttrace.report.card import Card, cards
-from ttrace.report.numbers import counted, ratio_cell
+from ttrace.report.numbers import counted
 from ttrace.report.ranks import listed_ranks, mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
@@ -38,7 +38,7 @@ def render(result: CheckResult) -> str:
             ranks = listed_ranks(tensor.ranks, mesh) if tensor.ranks else "-"
             name = code(str(tensor.id), cell=True)
             lines.append(
-                f"| {name} | {tensor.verdict.value} | {ratio_cell(tensor.ratio)} | {ranks} |"
+                f"| {name} | {tensor.verdict.value} | {view.ratio_cell(tensor)} | {ranks} |"
             )
     lines += ["", overall.counts(result)]
     lines += filter(None, (overall.nearness(result), scope.judged(result)))

@@ -37,11 +37,6 @@ def times(ratio: float) -> str:
     return f"{shown / size:g} {name} x"
 
 
-def ratio_cell(ratio: float | None) -> str:
-    """The same in a table, where a tensor may have none."""
-    return "-" if ratio is None else times(ratio)
-
-
 def exact_gain(gain: float) -> str:
     """As many digits as tell it from 1: 0.50, 1.049, 1.0000123."""
     distance = abs(gain - 1)

@@ -20,10 +20,9 @@ from rich.table import Table
 from ttrace.core.code import Excerpt
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, Strength, TensorResult, Verdict
-from ttrace.report import overall, scope, wording
+from ttrace.report import overall, scope, view, wording
 from ttrace.report.card import Bar, Card, cards
 from ttrace.report.console import cell, few, put
-from ttrace.report.numbers import ratio_cell
 from ttrace.report.ranks import mesh_of, on_ranks
 from ttrace.report.wording import line
 from ttrace.report.words import Line
@@ -151,7 +150,7 @@ def _print_tensors(results: tuple[TensorResult, ...], mesh: Mesh, console: Conso
         table.add_row(
             cell(str(result.id)),
             cell(result.verdict.value, style=colour),
-            ratio_cell(result.ratio),
+            view.ratio_cell(result),
             cell(_note(result, mesh)),
         )
     unlimited = console.options.update(max_width=_UNLIMITED)
@@ -160,11 +159,8 @@ def _print_tensors(results: tuple[TensorResult, ...], mesh: Mesh, console: Conso
         return
     for result in results:
         put(console, str(result.id))
-        said = wording.with_commas(
-            result.verdict.value,
-            "" if result.ratio is None else ratio_cell(result.ratio),
-            _note(result, mesh),
-        )
+        ratio = view.ratio_cell(result).strip("-")
+        said = wording.with_commas(result.verdict.value, ratio, _note(result, mesh))
         put(console, f"    {said}")
 
 

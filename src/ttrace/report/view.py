@@ -20,6 +20,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.report import wording
+from ttrace.report.numbers import times
 from ttrace.report.ranks import mesh_of, on_ranks
 
 SHOWN_EVIDENCE = 8  # chosen: one place rarely has more tensors of its own
@@ -165,6 +166,13 @@ def _evidence(tensor: TensorResult, detail: Detail | None, mesh: Mesh) -> Eviden
         rows=tuple(f"({', '.join(map(str, row.index))})" for row in rows if row.index),
         note=wording.finding(tensor, mesh),
     )
+
+
+def ratio_cell(tensor: TensorResult) -> str:
+    """Error over tolerance in a table; a dash where there is none, or it is not what fails."""
+    ratio = tensor.ratio
+    is_beside = ratio is not None and tensor.verdict.is_failure and ratio <= 1
+    return "-" if ratio is None or is_beside else times(ratio)
 
 
 def judgements(tensor: TensorResult) -> tuple[Judged, ...]:

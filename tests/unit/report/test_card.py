@@ -229,3 +229,12 @@ def test_one_process_has_no_ranks_to_tell_apart() -> None:
     alone = replace(RESULT, runs=RESULT.runs[:1])
     assert card(alone).ranks_said == ""
     assert card(alone).values[0].endswith("the reference's 0.3")
+
+
+def test_bar_of_replicas_that_disagree_is_of_the_one_that_is_furthest_off() -> None:
+    """The first one is right: its own error says nothing."""
+    result = evidence(verdict=Verdict.CONFLICT, ratio=0.0)
+    found = card(result).bar
+    assert found is not None
+    assert found.error == 0.4
+    assert found.error / found.allowed == pytest.approx(2e5)

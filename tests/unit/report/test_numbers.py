@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ttrace.report import words
-from ttrace.report.numbers import counted, filled, ratio_cell, times
+from ttrace.report.numbers import counted, filled, times
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,6 @@ from ttrace.report.numbers import counted, filled, ratio_cell, times
 )
 def test_times(ratio: float, said: str) -> None:
     assert times(ratio) == said
-    assert ratio_cell(ratio) == said
-
-
-def test_a_tensor_without_a_ratio_has_a_dash() -> None:
-    assert ratio_cell(None) == "-"
 
 
 def test_nouns_follow_their_number() -> None:

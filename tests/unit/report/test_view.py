@@ -13,7 +13,7 @@ from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.coverage import Coverage
 from ttrace.core.ids import TensorId
 from ttrace.core.record import ModuleInfo
-from ttrace.core.results import CheckResult
+from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import markdown, overall, view, wording
 from ttrace.report.payload import payload
 
@@ -142,3 +142,21 @@ def test_an_infinite_ratio_is_said_in_words() -> None:
 )
 def test_only_what_is_missing_is_called_so(coverage: Coverage, said: str) -> None:
     assert overall.captured(replace(made(1), coverage=coverage)) == said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ratio", "said"),
+    [
+        (Verdict.MISMATCH, 193_000.0, "193,000x"),
+        (Verdict.PASS, 0.2, "0.2x"),
+        (Verdict.MISSING, None, "-"),
+        (Verdict.CONFLICT, 0.0, "-"),
+        (Verdict.CONFLICT, 12.0, "12x"),
+    ],
+)
+def test_ratio_stands_in_a_table_where_it_is_what_fails(
+    verdict: Verdict, ratio: float | None, said: str
+) -> None:
+    """Of replicas that disagree the one that was judged may be right."""
+    first = made(2).tensors[0]
+    assert view.ratio_cell(replace(first, verdict=verdict, ratio=ratio)) == said

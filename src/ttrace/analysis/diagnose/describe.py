@@ -17,4 +17,5 @@ def described(
 ) -> tuple[Culprit, ...]:
     """The same culprits, in the same order."""
     diagnosed = with_diagnoses(culprits, details)
-    return with_code(with_expected(diagnosed, candidate.modules), candidate.code)
+    wrong = {detail.id: detail.wrong_ranks for detail in details}
+    return with_code(with_expected(diagnosed, candidate.modules), candidate.code, wrong)

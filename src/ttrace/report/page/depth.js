@@ -147,7 +147,7 @@ function depthCharts(data, state, open) {
 
   function told(i) {
     const { comparison } = state;
-    return `relative error ${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}; ${comparison.verdict[i].name}, ${ofTolerance(comparison.ratio[i])}`;
+    return `relative error ${number(comparison.relative[i])}, allowed ${number(comparison.allowed[i])}; ${[comparison.verdict[i].name, ofTolerance(comparison, i)].filter(Boolean).join(", ")}`;
   }
 
   function tip(canvas, { i }, left, top) {

@@ -54,7 +54,7 @@ function heatMap(data, state, open) {
 
   function describe(i) {
     const { comparison } = state;
-    return [comparison.id[i], comparison.verdict[i].name, ofTolerance(comparison.ratio[i]), comparison.named.has(i) ? "named in the answer" : ""].filter(Boolean).join(", ");
+    return [comparison.id[i], comparison.verdict[i].name, ofTolerance(comparison, i), comparison.named.has(i) ? "named in the answer" : ""].filter(Boolean).join(", ");
   }
 
   function cell(node, kind, column, row) {

@@ -27,7 +27,11 @@ function times(ratio) {
 }
 
 // Of a tensor, in words; empty where it has no ratio.
-const ofTolerance = (ratio) => (ratio == null ? "" : `${times(ratio)} its tolerance`);
+// Nothing where the ratio is not what fails: replicas disagree, and one of them is right.
+const ofTolerance = (comparison, i) => {
+  const ratio = comparison.ratio[i];
+  return ratio == null || (comparison.failed[i] && ratio <= 1) ? "" : `${times(ratio)} its tolerance`;
+};
 
 function short(ratio) {  // fits a cell
   if (!Number.isFinite(ratio)) return "∞";

@@ -9,7 +9,7 @@ function drawTensor(data, state, otherwise) {
   panel.replaceChildren(
     el("h3", { class: "mono", id: "tensor-name" }, comparison.id[i]),
     el("p", { class: comparison.failed[i] ? "ruled wrong" : "ruled" },
-      explained(data, comparison.verdict[i].name), ofTolerance(comparison.ratio[i]) ? `, ${ofTolerance(comparison.ratio[i])}` : ""),
+      explained(data, comparison.verdict[i].name), ofTolerance(comparison, i) ? `, ${ofTolerance(comparison, i)}` : ""),
     ...(otherwise ? [el("p", { class: "quiet" }, "in the ", explained(data, RUNS[state.number]), ". ", otherwise)] : []),
     pairs(tensorFacts(data, comparison, i)),
     ...values(data, detail),
