@@ -11,6 +11,7 @@ Enters: a CheckResult. Leaves: one card for each root cause, the first one first
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ class Card:
     strength: Strength
     sure: str
     bar: Bar | None
-    ranks: tuple[int, ...]  # empty where it is on all, or nobody knows
+    ranks: tuple[int, ...]  # empty where nobody knows
     ranks_said: str
     hint: str  # what to do next in code
     commands: tuple[NextCommand, ...]
@@ -86,6 +87,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
     """Root causes that differ in the numbers of their paths alone share a card."""
     tensors = {tensor.id: tensor for tensor in result.blamed_in.tensors}
     mesh = mesh_of(result)
+    world = max((run.world_size for run in result.runs), default=1)
     details = {detail.id: detail for detail in result.blamed_in.details}
     topics = frozenset(note.topic for note in (*result.notes, *result.blamed_in.notes))
 
@@ -93,8 +95,10 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
         culprit = cause.culprit
         shown = [tensors[id_] for id_ in culprit.evidence if id_ in tensors]
         first = shown[0] if shown else None
-        strength = Strength.of(max((tensor.severity for tensor in shown), default=0.0))
-        ranks = () if first is None or _is_on_all(culprit) else first.ranks
+        strength = Strength.of(max((tensor.severity for tensor in shown), default=math.inf))
+        detail = None if first is None else details.get(first.id)
+        every, some = _all_ranks(detail), () if first is None else first.ranks
+        ranks = (every or some) if _is_on_all(culprit) else (some or every)
         return Card(
             cause=cause,
             badge=badge(culprit, first, mesh, topics),
@@ -103,10 +107,10 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
             sure=_sure(strength, first),
             bar=None if first is None else _bar(first),
             ranks=ranks,
-            ranks_said=_ranks(ranks, mesh, result),
+            ranks_said=_ranks(ranks, mesh, world),
             hint=hint(culprit, first),
             commands=tuple(_commands(result, first)),
-            values=() if first is None else _values(details.get(first.id), mesh),
+            values=() if detail is None else _values(detail, mesh, world),
             why=wording.plain_reason(culprit, tensors, mesh),
             code=culprit.code,
             step=first.id.step if first is not None else (culprit.steps or (0,))[0],
@@ -152,9 +156,17 @@ def _is_on_all(culprit: Culprit) -> bool:
     return culprit.diagnosis is not None and culprit.diagnosis.mistake in _ON_ALL
 
 
-def _values(detail: Detail | None, mesh: Mesh) -> tuple[str, ...]:
+def _all_ranks(detail: Detail | None) -> tuple[int, ...]:
+    """Of a tensor that is wrong on every rank that holds a part of it."""
+    shards = () if detail is None else detail.shards
+    if not all((shard.ratio or 0.0) > 1 for shard in shards):
+        return ()
+    return tuple(sorted({rank for shard in shards for rank in shard.ranks}))
+
+
+def _values(detail: Detail, mesh: Mesh, world: int) -> tuple[str, ...]:
     """A number rank by rank where that is all there is, and else the worst elements."""
-    if detail is None or not detail.elements:
+    if not detail.elements:
         return ()
     if detail.scalars:
         known = detail.elements[0].reference
@@ -170,17 +182,17 @@ def _values(detail: Detail | None, mesh: Mesh) -> tuple[str, ...]:
             index=", ".join(map(str, element.index)),
             candidate=element.candidate,
             reference=element.reference,
-            where=on_ranks(element.ranks, mesh),
+            where=f", {on_ranks(element.ranks, mesh)}" if world > 1 else "",
         )
         for element in detail.elements
     )
 
 
-def _ranks(ranks: tuple[int, ...], mesh: Mesh, result: CheckResult) -> str:
-    if ranks:
-        return listed_ranks(ranks, mesh)
-    worlds = [run.world_size for run in result.runs if run.role == "candidate"]
-    return wording.line(Line.EVERY_RANK) if worlds and worlds[0] > 1 else ""
+def _ranks(ranks: tuple[int, ...], mesh: Mesh, world: int) -> str:
+    """Nothing where there is one, or nobody knows."""
+    if world == 1 or not ranks:
+        return ""
+    return wording.line(Line.EVERY_RANK) if len(ranks) == world else listed_ranks(ranks, mesh)
 
 
 def _commands(result: CheckResult, first: TensorResult | None) -> list[NextCommand]:

@@ -341,7 +341,7 @@ LINES = {
     Line.MORE_VALUES: "and {count} more",
     Line.REFERENCE_VALUE: "reference: {value:.6g}",
     Line.VALUE: "{where}: {value:.6g}",
-    Line.ELEMENT: "element ({index}) is {candidate:.4g}, the reference's {reference:.4g}, {where}",
+    Line.ELEMENT: "element ({index}) is {candidate:.4g}, the reference's {reference:.4g}{where}",
     Line.KIND_OF_FAILURE: "{verdict}, which rounding cannot make",
     Line.EXPORT_IT: "take it to a notebook",
     Line.REPEAT_IT: "repeat it",

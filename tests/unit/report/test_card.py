@@ -40,7 +40,7 @@ def test_a_card_has_all_facts() -> None:
     assert found.badge.words == "missing all-reduce over tp"
     assert found.strength is Strength.CERTAIN
     assert found.sure.endswith("x its tolerance")
-    assert found.ranks_said == "every rank"
+    assert found.ranks_said == "dp1 tp0 (rank 2)"
     assert found.hint.startswith("look for an all-reduce")
     first = RESULT.culprits[0].evidence[0]
     assert found.commands[0].text == f"ttrace export out/candidate {first} wrong.safetensors"
@@ -84,13 +84,6 @@ def test_bar_is_relative_to_the_reference_and_agrees_with_the_ratio() -> None:
 def test_some_ranks_are_named_by_their_places() -> None:
     assert card(evidence(ranks=(1, 3)), diagnosis=None).ranks_said == "tp1 (ranks 1, 3)"
     assert card(evidence(ranks=(2,)), diagnosis=None).ranks == (2,)
-
-
-@pytest.mark.parametrize("mistake", [Mistake.MISSING_ALL_REDUCE, Mistake.MISSING_AVERAGE])
-def test_no_rank_has_a_reduction_that_is_missing(mistake: Mistake) -> None:
-    found = card(evidence(ranks=(1,)), diagnosis=Diagnosis(mistake=mistake))
-    assert found.ranks == ()
-    assert found.ranks_said == "every rank"
 
 
 NEAR = Nearest(diagnosis=Diagnosis(mistake=Mistake.TRANSPOSED, dims=(0, 1)), explained=0.9)
@@ -214,3 +207,34 @@ def test_number_is_said_rank_by_rank() -> None:
         "dp1 tp0 (rank 2): 2.02",
         "dp1 tp1 (rank 3): 2.03",
     )
+
+
+def examined(ratio: float, *, ranks: tuple[int, ...] = ()) -> CheckResult:
+    """With every part that far off, and some ranks that were named."""
+    first = RESULT.culprits[0].evidence[0]
+    details = tuple(
+        replace(d, shards=tuple(replace(s, ratio=ratio) for s in d.shards))
+        for d in RESULT.details
+        if d.id == first
+    )
+    return replace(evidence(ranks=ranks), details=details)
+
+
+def test_every_rank_is_said_only_where_each_is_wrong() -> None:
+    assert card(examined(10.0)).ranks_said == "every rank"
+    assert card(examined(10.0)).ranks == (0, 1, 2, 3)
+    assert card(examined(0.5)).ranks_said == ""
+
+
+def test_a_reduction_that_is_missing_is_missing_on_the_first_rank_too() -> None:
+    """Replicas are held against those of the first rank, which are as wrong."""
+    apart = examined(10.0, ranks=(1,))
+    for mistake in (Mistake.MISSING_ALL_REDUCE, Mistake.MISSING_AVERAGE):
+        assert card(apart, diagnosis=Diagnosis(mistake=mistake)).ranks_said == "every rank"
+    assert card(apart, diagnosis=None).ranks == (1,)
+
+
+def test_one_process_has_no_ranks_to_tell_apart() -> None:
+    alone = replace(RESULT, runs=RESULT.runs[:1])
+    assert card(alone).ranks_said == ""
+    assert card(alone).values[0].endswith("the reference's 0.3")

@@ -39,6 +39,7 @@ _KINDS_OF_ERROR = {
     Statistic.CHOICES: Finding.CHOICES,
 }
 _BESIDE_THE_POINT = 0.1  # chosen: of the error that all replicas share
+_BESIDE_A_FACTOR = 0.05  # chosen: of the error, where nearly all of it is a factor
 _SHOWN_GAPS = 3  # chosen: the first say where to look
 
 
@@ -265,8 +266,8 @@ def _judgements(
 
 def _kind_of_error(found: Statistics, decisive: Statistic, tolerance: Tolerance) -> Finding:
     residual = _residual(found)
-    if found.gain != 0 and abs(found.gain - 1) > 0.01 and residual < 0.05 * found.relative_error:
-        return Finding.CONSTANT_FACTOR
+    if found.gain != 0 and residual < _BESIDE_A_FACTOR * found.relative_error:
+        return Finding.CONSTANT_FACTOR if abs(found.gain - 1) > 0.01 else Finding.FACTOR
     if decisive is Statistic.GAIN:
         is_all = residual * found.reference_norm <= tolerance.error_norm
         return Finding.FACTOR if is_all else Finding.AVERAGE_FACTOR

@@ -265,3 +265,12 @@ def test_replicas_that_are_all_wrong_alike_are_no_conflict() -> None:
     assert repeated(half, half * 1.01) == (Verdict.MISMATCH, Finding.CONSTANT_FACTOR)
     assert repeated(half, values()) == (Verdict.CONFLICT, Finding.REPLICAS_DISAGREE)
     assert repeated(values(), values() * 1.01) == (Verdict.CONFLICT, Finding.REPLICAS_DISAGREE)
+
+
+def test_a_factor_near_one_is_a_factor_though_its_product_is_rounded() -> None:
+    """What is left beside it is more than the tolerance of a tensor without noise, and little."""
+    reference = values()
+    nearly = reference * (1 + 1e-9)
+    result = verdict(reference, reference * 1.01, nearly)
+    assert result.finding is Finding.FACTOR
+    assert wording.finding(result) == "a factor of 1.0100"
