@@ -82,6 +82,11 @@ class Detail:
     elements: tuple[ElementError, ...] = ()  # the worst
     scalars: tuple[Scalar, ...] = ()  # of a tensor of one element, by rank
 
+    @property
+    def is_wrong_everywhere(self) -> bool:
+        """Whether every part exceeds its share of the tolerance."""
+        return bool(self.shards) and all((shard.ratio or 0.0) > 1 for shard in self.shards)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:

@@ -15,7 +15,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from ttrace.core.blame import Culprit, Mistake
+from ttrace.core.blame import Culprit
 from ttrace.core.code import Excerpt
 from ttrace.core.evidence import Detail
 from ttrace.core.mesh import Mesh
@@ -27,9 +27,6 @@ from ttrace.report.hints import hint
 from ttrace.report.ranks import listed_ranks, mesh_of, on_ranks
 from ttrace.report.view import RootCause
 from ttrace.report.words import Line
-
-# None of the ranks has it right, though one of them is what the others are held against.
-_ON_ALL = (Mistake.MISSING_ALL_REDUCE, Mistake.MISSING_AVERAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +94,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
         first = shown[0] if shown else None
         strength = Strength.of(max((tensor.severity for tensor in shown), default=math.inf))
         detail = None if first is None else details.get(first.id)
-        every, some = _all_ranks(detail), () if first is None else first.ranks
-        ranks = (every or some) if _is_on_all(culprit) else (some or every)
+        ranks = () if first is None else _all_ranks(detail) or first.ranks
         return Card(
             cause=cause,
             badge=badge(culprit, first, mesh, topics),
@@ -152,16 +148,11 @@ def _bar(tensor: TensorResult) -> Bar | None:
     return Bar(noise=noise, allowed=worst.allowed / unit, error=worst.reading.value / unit)
 
 
-def _is_on_all(culprit: Culprit) -> bool:
-    return culprit.diagnosis is not None and culprit.diagnosis.mistake in _ON_ALL
-
-
 def _all_ranks(detail: Detail | None) -> tuple[int, ...]:
     """Of a tensor that is wrong on every rank that holds a part of it."""
-    shards = () if detail is None else detail.shards
-    if not all((shard.ratio or 0.0) > 1 for shard in shards):
+    if detail is None or not detail.is_wrong_everywhere:
         return ()
-    return tuple(sorted({rank for shard in shards for rank in shard.ranks}))
+    return tuple(sorted({rank for shard in detail.shards for rank in shard.ranks}))
 
 
 def _values(detail: Detail, mesh: Mesh, world: int) -> tuple[str, ...]:

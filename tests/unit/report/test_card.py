@@ -209,29 +209,20 @@ def test_number_is_said_rank_by_rank() -> None:
     )
 
 
-def examined(ratio: float, *, ranks: tuple[int, ...] = ()) -> CheckResult:
-    """With every part that far off, and some ranks that were named."""
-    first = RESULT.culprits[0].evidence[0]
-    details = tuple(
-        replace(d, shards=tuple(replace(s, ratio=ratio) for s in d.shards))
-        for d in RESULT.details
-        if d.id == first
-    )
-    return replace(evidence(ranks=ranks), details=details)
-
-
 def test_every_rank_is_said_only_where_each_is_wrong() -> None:
+    first = RESULT.culprits[0].evidence[0]
+
+    def examined(ratio: float) -> CheckResult:
+        details = tuple(
+            replace(d, shards=tuple(replace(s, ratio=ratio) for s in d.shards))
+            for d in RESULT.details
+            if d.id == first
+        )
+        return replace(evidence(ranks=()), details=details)
+
     assert card(examined(10.0)).ranks_said == "every rank"
     assert card(examined(10.0)).ranks == (0, 1, 2, 3)
     assert card(examined(0.5)).ranks_said == ""
-
-
-def test_a_reduction_that_is_missing_is_missing_on_the_first_rank_too() -> None:
-    """Replicas are held against those of the first rank, which are as wrong."""
-    apart = examined(10.0, ranks=(1,))
-    for mistake in (Mistake.MISSING_ALL_REDUCE, Mistake.MISSING_AVERAGE):
-        assert card(apart, diagnosis=Diagnosis(mistake=mistake)).ranks_said == "every rank"
-    assert card(apart, diagnosis=None).ranks == (1,)
 
 
 def test_one_process_has_no_ranks_to_tell_apart() -> None:

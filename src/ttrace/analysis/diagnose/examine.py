@@ -53,14 +53,20 @@ def earlier(id_: TensorId) -> TensorId | None:
 def with_ranks(
     results: Sequence[TensorResult], details: Sequence[Detail]
 ) -> tuple[TensorResult, ...]:
-    """Where a closer look found some ranks wrong and others right, the verdict says which."""
-    wrong = {detail.id: detail.wrong_ranks for detail in details}
-    return tuple(
-        replace(result, ranks=wrong[result.id])
-        if result.verdict.is_failure and not result.ranks and wrong.get(result.id)
-        else result
-        for result in results
-    )
+    """Where a closer look found some ranks wrong and others right, the verdict says which.
+
+    Replicas that disagree and are all wrong are wrong everywhere.
+    """
+    known = {detail.id: detail for detail in details}
+
+    def placed(result: TensorResult) -> TensorResult:
+        detail = known.get(result.id)
+        if detail is None or not result.verdict.is_failure:
+            return result
+        ranks = () if detail.is_wrong_everywhere else result.ranks or detail.wrong_ranks
+        return replace(result, ranks=ranks)
+
+    return tuple(map(placed, results))
 
 
 def with_diagnoses(culprits: Sequence[Culprit], details: Sequence[Detail]) -> tuple[Culprit, ...]:

@@ -12,7 +12,7 @@ import torch
 from tests.support.logical import ID, write_logical
 from tests.support.made_results import FORWARD, detail, made, tensor
 from ttrace.analysis.diagnose import sample
-from ttrace.analysis.diagnose.examine import SUSPECTS, Examiner, suspects
+from ttrace.analysis.diagnose.examine import SUSPECTS, Examiner, suspects, with_ranks
 from ttrace.capture.manifest import checked_out
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
@@ -237,3 +237,23 @@ def test_commit_is_read_from_git_files(tmp_path: Path, packed: bool) -> None:
 def test_broken_repository_has_no_commit(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     assert checked_out(tmp_path) is None
+
+
+def test_replicas_that_disagree_and_are_all_wrong_are_wrong_everywhere(
+    tmp_path: Path, whole: torch.Tensor
+) -> None:
+    """Where one of both is right, the other is named."""
+    result = replace(tensor(ID, 0, 10.0, Verdict.CONFLICT), ranks=(1,))
+    full = Layout.full(SHAPE)
+
+    def ranks_of(folder: Path, *held: torch.Tensor) -> tuple[int, ...]:
+        reference = write_logical(folder / "reference", {0: (full, whole)})
+        candidate = write_logical(
+            folder / "candidate", {rank: (full, values) for rank, values in enumerate(held)}
+        )
+        with SpanReader(folder / "reference") as left, SpanReader(folder / "candidate") as right:
+            detail = Examiner(left, right).examine(result, reference, candidate)
+        return with_ranks([result], [detail])[0].ranks
+
+    assert ranks_of(tmp_path / "both", whole / 2, whole / 3) == ()
+    assert ranks_of(tmp_path / "one", whole, whole / 2) == (1,)
