@@ -57,14 +57,14 @@ def pages_of_bugs(folder: Path) -> dict[str, Path]:
         cwd=ROOT,
         check=True,
     )
-    return {name: _page(folder / f"{name}.json") for name in names}
+    return {name: page_of(folder / f"{name}.json", traces="traces") for name in names}
 
 
-def _page(file: Path) -> Path:
-    """Without the folder of this run, which is another one each time, and that of packages."""
+def page_of(file: Path, *, traces: str) -> Path:
+    """The page of a result, with another name for the folder of its runs, and none for packages."""
     runs = str(Path(read_result(file).reference).parent)
     packages = f"{sysconfig.get_path('purelib')}/"
-    file.write_text(file.read_text().replace(runs, "traces").replace(packages, ""))
+    file.write_text(file.read_text().replace(runs, traces).replace(packages, ""))
     page = file.with_suffix(".html")
     page.write_text(render(read_result(file)), encoding="utf-8")
     return page

@@ -28,14 +28,12 @@ def save_element(browser: Any, selector: str, file: Path) -> None:
 def save_page(browser: Any, file: Path) -> None:
     """The page from top to bottom, in a window that is as high."""
     size = browser.get_window_size()
-    height = browser.execute_script("return document.documentElement.scrollHeight")
-    browser.set_window_size(size["width"], size["height"] - _inner_height(browser) + height)
+    around = size["height"] - int(browser.execute_script("return innerHeight"))
+    for _ in range(3):  # parts of a page grow with the window
+        height = browser.execute_script("return document.documentElement.scrollHeight")
+        browser.set_window_size(size["width"], around + height)
     save_window(browser, file)
     browser.set_window_size(size["width"], size["height"])
-
-
-def _inner_height(browser: Any) -> int:
-    return int(browser.execute_script("return innerHeight"))
 
 
 def _save(shot: bytes, file: Path) -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs/images"
 RUNS = ROOT / "ttrace-out" / "screenshots"
 CARD = "#answer article.card"
-DEMOS = {"clean": [], "failing": ["--bug", "row-bias"]}
+DEMOS = {"clean": [], "buggy": ["--bug", "row-bias"]}
 WIDTH = 1280  # chosen: as wide as a laptop's window
 
 
@@ -62,8 +62,8 @@ def run_ttrace(folder: Path, *arguments: str) -> None:
 
 def run_demos() -> dict[str, Path]:
     for name, options in DEMOS.items():
-        run_ttrace(ROOT, "demo", "--out", str((RUNS / name).relative_to(ROOT)), *options)
-    return {name: RUNS / name / "report.html" for name in DEMOS}
+        run_ttrace(ROOT, "demo", *options, "--out", str((RUNS / name).relative_to(ROOT)))
+    return {name: gallery.page_of(RUNS / name / "result.json", traces=name) for name in DEMOS}
 
 
 def run_tutorial() -> dict[str, Path]:
@@ -94,8 +94,8 @@ def take_pictures(demos: dict[str, Path], tutorial: dict[str, Path], bugs: dict[
     browser = open_browser((WIDTH, 1000))
     try:
         for name, page, dark in (
-            ("report-failing", demos["failing"], False),
-            ("report-failing-dark", demos["failing"], True),
+            ("report-failing", demos["buggy"], False),
+            ("report-failing-dark", demos["buggy"], True),
             ("report-clean", demos["clean"], False),
             ("first-bug", tutorial["buggy"], False),
             ("first-bug-fixed", tutorial["fixed"], False),

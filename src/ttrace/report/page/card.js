@@ -31,7 +31,7 @@ function drawCard(data, card, open) {
   const code = drawCode(card.code);
   return el("article", { class: `card grade-${card.grade}` },
     el("div", { class: "halves" },
-      pairs([["Where", ...where(card)], ["What", ...what(card)], ["How sure", ...sure(card)], ["Ranks", ranks(data, card)]], "facts"),
+      pairs([["Where", ...where(card)], ["What", ...what(card)], ["How sure", ...sure(card)], ...(card.ranks.words ? [["Ranks", ranks(data, card)]] : [])], "facts"),
       el("div", {}, code, pairs([["Next", ...next(card)]], "facts"))),
     evidence(data, card, open));
 }
