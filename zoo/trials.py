@@ -5,7 +5,7 @@
     trials.twin(bug).is_silent      must be
 
 Enters: functions on ranks. Leaves: what TTrace said of them. A reference is run once for all
-candidates that are compared with it, and so is a twin that several bugs share.
+candidates that are compared with it, and so is a twin that several bugs share; a bug is run once.
 """
 
 from __future__ import annotations
@@ -109,14 +109,18 @@ class Trials:
     folder: Path
     _references: dict[Hashable, Path] = field(default_factory=dict)
     _twins: dict[Hashable, Trial] = field(default_factory=dict)
+    _bugs: dict[Hashable, Trial] = field(default_factory=dict)
 
     def bug(self, bug: Bug) -> Trial:
         """The bug, compared and isolated; a race is tried until it shows."""
-        for _ in range(bug.attempts):
-            found = self.run(bug.reference, bug.candidate, steps=bug.steps)
-            if found.plain.exit_code == 1:
-                break
-        return found
+        key = (bug.reference, bug.candidate, bug.steps)
+        if key not in self._bugs:
+            for _ in range(bug.attempts):
+                found = self.run(bug.reference, bug.candidate, steps=bug.steps)
+                if found.plain.exit_code == 1:
+                    break
+            self._bugs[key] = found
+        return self._bugs[key]
 
     def twin(self, bug: Bug) -> Trial:
         """Its correct twin, which must be silent in both."""
