@@ -28,6 +28,8 @@ from ttrace.report.ranks import listed_ranks, mesh_of, on_ranks
 from ttrace.report.view import RootCause
 from ttrace.report.words import Line
 
+_ELEMENTS = 3  # chosen: enough to see what is wrong with them
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
@@ -180,7 +182,7 @@ def _values(detail: Detail, mesh: Mesh, world: int) -> tuple[str, ...]:
             reference=element.reference,
             where=f", {on_ranks(element.ranks, mesh)}" if world > 1 else "",
         )
-        for element in detail.elements
+        for element in detail.elements[:_ELEMENTS]
     )
 
 

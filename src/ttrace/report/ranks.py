@@ -24,7 +24,9 @@ def mesh_of(result: CheckResult) -> Mesh:
 
 
 def listed_ranks(ranks: Sequence[int], mesh: Mesh) -> str:
-    """tp1 (ranks 1, 3); long lists are cut."""
+    """tp1 (ranks 1, 3); every rank; long lists are cut."""
+    if len(ranks) > 1 and len(ranks) == len(mesh.coordinates) and mesh.naming:
+        return LINES[Line.EVERY_RANK]
     shown = ", ".join(map(str, ranks[:_MOST_RANKS])) + " ..." * (len(ranks) > _MOST_RANKS)
     numbers = LINES[Line.RANKS].format(s="s" * (len(ranks) > 1), ranks=shown)
     names = _names(ranks, mesh)

@@ -13,8 +13,10 @@ from ttrace.core.blame import Blame, Diagnosis, Expected, Mistake, Nearest, Phas
 from ttrace.core.evidence import ElementError, Scalar
 from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.hyperparameter import Difference, Owner
+from ttrace.core.mesh import NO_MESH
 from ttrace.core.results import CheckResult, Strength, Verdict
 from ttrace.report.card import Card, cards
+from ttrace.report.ranks import listed_ranks, mesh_of
 
 RESULT = made(2, wrong_layer=1)
 
@@ -238,3 +240,9 @@ def test_bar_of_replicas_that_disagree_is_of_the_one_that_is_furthest_off() -> N
     assert found is not None
     assert found.error == 0.4
     assert found.error / found.allowed == pytest.approx(2e5)
+
+
+def test_what_all_ranks_hold_is_on_every_rank() -> None:
+    assert listed_ranks((0, 1, 2, 3), mesh_of(RESULT)) == "every rank"
+    assert listed_ranks((0, 1, 2), mesh_of(RESULT)) == "dp0 tp0, dp0 tp1, dp1 tp0 (ranks 0, 1, 2)"
+    assert listed_ranks((0, 1), NO_MESH) == "ranks 0, 1"
