@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.browser.gallery import KINDS
+from tests.browser.gallery import WHOLE as MADE
 from zoo.bug import Family
 from zoo.registry import bugs
 
@@ -16,10 +16,6 @@ MOST_BYTES = 60_000  # of a card; chosen: a clone stays small
 
 
 def test_the_page_shows_what_the_command_makes() -> None:
-    pytest.importorskip("PIL")
-    from tests.browser.gallery import KINDS
-    from tests.browser.gallery import WHOLE as MADE
-
     assert {bug: kind for kind, bug in KINDS.items()} == CARDS
     assert tuple(WHOLE) == MADE
 

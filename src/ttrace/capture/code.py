@@ -5,6 +5,9 @@
 Every place is looked up once, when it is met first, by walking up the stack: frames of torch and of
 this package are passed over, those of installed packages are kept beside the user's own. Lines are
 read then, so that a report shows the program as it ran.
+
+Nothing of the run is kept alive: of a frame only its code and its line are read, since asking for
+its local variables makes Python hold them until the function ends.
 """
 
 from __future__ import annotations
@@ -14,12 +17,11 @@ import linecache
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 import torch
 from torch import nn
@@ -53,16 +55,27 @@ class CodePlaces:
             return
         self._calls[name] = ()
         with suppress(Exception):  # code is for people: a verdict does without it
-            found = _met(sys._getframe(1), inside_modules=inside_modules)  # noqa: SLF001
+            only = self._bodies if inside_modules else None
+            found = _met(sys._getframe(1), only)  # noqa: SLF001
             self._calls[name] = tuple(self._add(_around(code, line)) for code, line in found)
+
+    @cached_property
+    def _bodies(self) -> frozenset[CodeType]:
+        """Of everything that the classes of the modules define, or that was put on a module."""
+        modules = [module for _, module in self._adapter.modules()]
+        written = {base for each in modules for base in self._adapter.written_class(each).__mro__}
+        owners = [*(vars(kind) for kind in written), *(vars(module) for module in modules)]
+        defined = [value for owner in owners for value in owner.values() if callable(value)]
+        every = [*defined, *map(inspect.unwrap, defined)]
+        return frozenset(each.__code__ for each in every if hasattr(each, "__code__"))
 
     def code(self) -> Code:
         """Everything that was met, and what every module runs."""
         forwards = {}
         for path, module in self._adapter.modules():
             with suppress(Exception):  # as above
-                function = _forward(module, self._adapter.written_class(module))
-                if function is not None and (excerpt := _beginning(function)) is not None:
+                body = _forward(module, self._adapter.written_class(module))
+                if body is not None and (excerpt := _beginning(body)) is not None:
                     forwards[path] = self._add(excerpt)
         calls = {name: numbers for name, numbers in self._calls.items() if numbers}
         excerpts = tuple(excerpt for _, excerpt in self._excerpts.values())
@@ -96,11 +109,16 @@ def _is_passed_over(file: str) -> bool:
     return path.is_relative_to(_STANDARD) and "site-packages" not in path.parts
 
 
-def _met(frame: FrameType | None, *, inside_modules: bool) -> Iterator[tuple[CodeType, int]]:
-    """The user's own line first, where there is one; then that of an installed package."""
+def _met(
+    frame: FrameType | None, only: frozenset[CodeType] | None
+) -> Iterator[tuple[CodeType, int]]:
+    """The user's own line first, where there is one; then that of an installed package.
+
+    `only`: the bodies of which the user's own line must be one.
+    """
     nearest: list[tuple[CodeType, int]] = []
-    for code, line, is_of_module in _frames(frame):
-        if is_own(code.co_filename) and (is_of_module or not inside_modules):
+    for code, line in _frames(frame):
+        if is_own(code.co_filename) and (only is None or code in only):
             yield code, line
             break
         if not nearest:
@@ -108,29 +126,27 @@ def _met(frame: FrameType | None, *, inside_modules: bool) -> Iterator[tuple[Cod
     yield from nearest
 
 
-def _frames(frame: FrameType | None) -> Iterator[tuple[CodeType, int, bool]]:
+def _frames(frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
     """Frames upwards but for those of torch, of this package and of Python itself."""
     while frame is not None:
         file = frame.f_code.co_filename
         if is_own(file) or not _is_passed_over(file):
-            is_of_module = isinstance(frame.f_locals.get("self"), nn.Module)
-            yield frame.f_code, frame.f_lineno, is_of_module
+            yield frame.f_code, frame.f_lineno
         frame = frame.f_back
 
 
-def _forward(module: nn.Module, kind: type) -> Callable[..., Any] | None:
+def _forward(module: nn.Module, kind: type) -> CodeType | None:
     """What runs when the module is called: somebody may have replaced it on the module itself."""
     replaced, written = vars(module).get("forward"), vars(kind).get("forward")
     found = [inspect.unwrap(each) for each in (replaced, written) if callable(each)]
-    functions = [each for each in found if hasattr(each, "__code__")]
-    own = (each for each in functions if is_own(each.__code__.co_filename))
-    return next(own, functions[-1] if functions else None)
+    bodies = [each.__code__ for each in found if hasattr(each, "__code__")]
+    own = (body for body in bodies if is_own(body.co_filename))
+    return next(own, bodies[-1] if bodies else None)
 
 
 @cache
-def _beginning(function: Callable[..., Any]) -> Excerpt | None:
+def _beginning(code: CodeType) -> Excerpt | None:
     """The first lines of a function."""
-    code = function.__code__
     lines = _lines_of(code)
     return _excerpt(code, code.co_firstlineno, 0, lines[:_LINES]) if lines else None
 

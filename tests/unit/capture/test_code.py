@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,41 @@ def test_program_without_source_is_traced_without_code(tmp_path: Path) -> None:
     assert summary is not None
     assert summary.faults == ()
     assert summary.code.forward_of("0") == ()
+
+
+class Tidy(nn.Module):
+    """Lets go of what it does not need, between calls of its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.is_kept: list[bool] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = torch.ones(100)
+        watched = weakref.ref(large)
+        y: torch.Tensor = self.first(x)
+        del large
+        self.is_kept.append(watched() is not None)
+        z: torch.Tensor = self.second(y)
+        return z
+
+
+def put_on(module: nn.Module) -> weakref.ref[torch.Tensor]:
+    """A forward that holds a tensor."""
+    noted = torch.ones(3)
+    module.forward = lambda y: y + noted.sum()
+    return weakref.ref(noted)
+
+
+def test_nothing_that_the_program_let_go_of_is_kept(tmp_path: Path) -> None:
+    """Neither by a frame of a module, nor by one of the loop, nor by a forward that was put on."""
+    model, batch = Tidy(), torch.ones(2, 4)
+    refs = (put_on(model.second), weakref.ref(batch), weakref.ref(model))
+    watched: list[Callable[[], object]] = list(refs)
+    with attach(tmp_path, model).step():
+        model(batch).sum().backward()
+    assert model.is_kept == [False]
+    del batch, model
+    gc.collect()
+    assert [each() for each in watched] == [None, None, None]

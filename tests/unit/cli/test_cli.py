@@ -25,16 +25,6 @@ OUTPUT = "step0/second:output.0"
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("traces")
-    tiny_train.record(root / "good")
-    tiny_train.record(root / "good-noisy", noise_seed=1)
-    tiny_train.record(root / "wrong", "--scale", "1.5")
-    tiny_train.record(root / "nan", "--nan")
-    return root
-
-
 def describe(commands: Sequence[Callable[..., object]]) -> str:
     """Every command with its arguments and options, as a user may have them in a script."""
     lines = []

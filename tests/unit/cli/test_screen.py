@@ -9,22 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.support import tiny_train
 from tests.support.invoking import invoke, replay
 from ttrace.capture.settings import Settings
 from ttrace.cli import screen
 from ttrace.cli.telling import spoken, telling
 from ttrace.errors import CommandFailed
 from ttrace.lab.run import TracedRun
-
-
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("traces")
-    tiny_train.record(root / "good")
-    tiny_train.record(root / "good-noisy", noise_seed=1)
-    tiny_train.record(root / "wrong", "--scale", "1.5")
-    return root
 
 
 def diff(traces: Path, out: Path) -> tuple[object, ...]:
