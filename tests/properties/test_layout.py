@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttrace.core.cover import disjoint_covers, find_gaps
+from ttrace.core.door import from_dict
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, normalise
 from ttrace.core.logical import Piece, assemble
@@ -159,7 +160,7 @@ def test_every_split_holds_the_indices_of_the_oracle(parts: list[Part]) -> None:
 def test_a_layout_survives_json(parts: list[Part], axes: list[str]) -> None:
     for part in parts:
         layout = part.layout.summed_over(*axes)
-        assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+        assert from_dict(Layout, json.loads(json.dumps(layout.to_json()))) == layout
         assert layout.partial == tuple(sorted(set(axes)))
 
 

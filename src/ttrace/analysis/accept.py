@@ -12,20 +12,22 @@ what every entry did. An error beyond the bound of its entry stays a failure.
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ttrace.core.acceptance import Acceptance, AcceptedTensors
+from ttrace.core.door import from_dict, read_bounded
+from ttrace.core.limits import ACCEPT_BYTES
+from ttrace.core.refused import InWords, Refused
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.errors import UsageError
 
 AcceptList = Path | str | Sequence[Acceptance]
 
-_KEYS: dict[str, Any] = {"id": str, "reason": str, "bound": (int, float)}
+_KEYS = [field.name for field in fields(Acceptance)]
 
 
 def acceptances(given: AcceptList | None) -> tuple[Acceptance, ...]:
@@ -36,7 +38,7 @@ def acceptances(given: AcceptList | None) -> tuple[Acceptance, ...]:
         return tuple(given)
     path = Path(given)
     try:
-        return _parsed(path.read_text(encoding="utf-8"), path)
+        return _parsed(_read(path), path)
     except OSError as error:
         raise UsageError(f"cannot read the accept list {path}: {error.strerror}") from error
 
@@ -87,7 +89,7 @@ def with_isolated(result: CheckResult, isolation: CheckResult) -> CheckResult | 
 
 def append_entry(file: Path, entry: Acceptance) -> None:
     """Add an entry at the end of a file; everything that stands in it stays as it is."""
-    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    before = _read(file) if file.exists() else ""
     known = _parsed(before, file)
     values = {"id": entry.id, "reason": entry.reason, "bound": entry.bound}
     lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
@@ -112,21 +114,20 @@ def _parsed(text: str, path: Path) -> tuple[Acceptance, ...]:
 
 
 def _entry(found: Any, where: str) -> Acceptance:
-    faults = [f"unknown key {key!r}" for key in found if key not in _KEYS]
-    faults += [f"no {key}" for key in ("id", "reason") if not found.get(key)]
-    faults += [
-        f"{key} is {found[key]!r}"
-        for key, kind in _KEYS.items()
-        if key in found and (isinstance(found[key], bool) or not isinstance(found[key], kind))
-    ]
-    if faults:
+    try:
+        unknown = [key for key in found if key not in _KEYS] if isinstance(found, dict) else []
+        if unknown:
+            raise Refused(InWords(f"the key {unknown[0]!r}"), f"only {', '.join(_KEYS)}")
+        return from_dict(Acceptance, found)
+    except Refused as refused:
         raise UsageError(
-            f'{where}: {", ".join(faults)}; expected id = "pattern", reason = "why" and, if you '
-            "like, bound = the largest error over tolerance"
-        )
-    bound = found.get("bound")
-    if bound is not None and not 0 < bound < math.inf:
-        raise UsageError(f"{where}: bound is {bound}, and must be above 0 and finite")
-    return Acceptance(
-        id=found["id"], reason=found["reason"], bound=None if bound is None else float(bound)
-    )
+            f'{where}: {refused}; expected id = "pattern", reason = "why" and, if you like, bound '
+            "= the largest error over tolerance"
+        ) from refused
+
+
+def _read(file: Path) -> str:
+    try:
+        return read_bounded(file, ACCEPT_BYTES).decode("utf-8")
+    except (Refused, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is no accept list: {error}") from error

@@ -184,6 +184,13 @@ def require_comparable(
 ) -> None:
     for source in (reference, candidate, *perturbed, *repeated):
         _require_whole(source)
+    for source in (reference, candidate, *repeated):
+        if {rank.info.noise_seed for rank in source.trace.ranks.values()} != {None}:
+            raise CannotCompare(
+                f"{source.trace.path} was given as the {source.role} but was recorded with noise, "
+                "which changes its numbers; give it with --perturbed, or record the run without "
+                "`--noise-seed`"
+            )
     for source in perturbed:
         if None in {rank.info.noise_seed for rank in source.trace.ranks.values()}:
             raise CannotCompare(

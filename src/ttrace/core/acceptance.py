@@ -7,19 +7,28 @@ Values only; analysis/accept.py reads files of them and says what they do to ver
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ttrace.core.ids import TensorId
+from ttrace.core.limits import Label
+from ttrace.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
     """A pattern of tensor ids, why they may differ, and by how many times their tolerance."""
 
-    id: str
-    reason: str
+    id: Label
+    reason: Label
     bound: float | None = None  # error over tolerance; none: whatever it is
+
+    def __post_init__(self) -> None:
+        if not self.id or not self.reason:
+            raise UsageError("an entry has an id and a reason: say why it may differ")
+        if self.bound is not None and not 0 < self.bound < math.inf:
+            raise UsageError(f"the bound {self.bound} must be above 0 and finite")
 
     def matches(self, id_: TensorId) -> bool:
         return fnmatchcase(str(id_), self.id)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ttrace.errors import UsageError
+
 CLIPPING, UPDATE = "@clipping", "@update"  # no path of a module begins so
 
 
@@ -35,6 +37,11 @@ class Code:
     excerpts: tuple[Excerpt, ...] = ()
     forwards: dict[str, int] = field(default_factory=dict)  # what the module itself runs
     calls: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the nearest own line first
+
+    def __post_init__(self) -> None:
+        told = {*self.forwards.values(), *(n for numbers in self.calls.values() for n in numbers)}
+        if any(not 0 <= number < len(self.excerpts) for number in told):
+            raise UsageError(f"there are {len(self.excerpts)} excerpts, found numbers {told}")
 
     def forward_of(self, module: str) -> tuple[Excerpt, ...]:
         number = self.forwards.get(module)

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ttrace.core.layout import Layout, Runs
+from ttrace.core.limits import MOST_CELLS
+from ttrace.errors import LayoutError
+
+_MOST_GAPS = 4096  # chosen: the first are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def disjoint_covers(layouts: Sequence[Layout]) -> list[list[int]]:
 
 
 def find_gaps(shape: Sequence[int], layouts: Sequence[Layout]) -> list[Box]:
-    """The parts of the logical tensor that no layout holds."""
+    """The parts of the logical tensor that no layout holds, the first of very many."""
     total = math.prod(shape)
     if total == 0:
         return []
@@ -62,17 +66,20 @@ def find_gaps(shape: Sequence[int], layouts: Sequence[Layout]) -> list[Box]:
         _cut_points(size, [layout.runs[dim] for layout in layouts])
         for dim, size in enumerate(shape)
     ]
+    cells = math.prod(len(points) - 1 for points in cuts)
+    if cells > MOST_CELLS:
+        raise LayoutError(f"its pieces cut it into {cells:,} cells, more than {MOST_CELLS:,}")
     covered = np.zeros([len(points) - 1 for points in cuts], dtype=bool)
     for layout in layouts:
-        cells = [_cells(points, runs) for points, runs in zip(cuts, layout.runs, strict=True)]
-        covered[np.ix_(*cells)] = True
+        held = [_cells(points, runs) for points, runs in zip(cuts, layout.runs, strict=True)]
+        covered[np.ix_(*held)] = True
     return _merge_along_last_dim(
         [
             Box(
                 tuple(points[i] for points, i in zip(cuts, cell, strict=True)),
                 tuple(points[i + 1] for points, i in zip(cuts, cell, strict=True)),
             )
-            for cell in np.argwhere(~covered).tolist()
+            for cell in np.argwhere(~covered)[:_MOST_GAPS].tolist()
         ]
     )
 

@@ -19,8 +19,9 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from ttrace.core.limits import DIMS, RUNS, AtMost, Label, Size, Sizes
 from ttrace.errors import LayoutError
 
 
@@ -28,8 +29,10 @@ from ttrace.errors import LayoutError
 class Run:
     """`length` neighbouring global indices from `start`, or padding when `start` is None."""
 
-    start: int | None
-    length: int
+    is_listed: ClassVar = True
+
+    start: Size | None
+    length: Size
 
     def __post_init__(self) -> None:
         if self.length < 0 or (self.start is not None and self.start < 0):
@@ -47,7 +50,7 @@ class Run:
         return f"{self.start}:{self.start + self.length}"
 
 
-Runs = tuple[Run, ...]
+Runs = Annotated[tuple[Run, ...], AtMost(RUNS)]
 Slices = tuple[slice, ...]
 
 
@@ -55,9 +58,9 @@ Slices = tuple[slice, ...]
 class Layout:
     """The runs of every dim of a logical tensor of this `shape`, and axes still to be summed."""
 
-    shape: tuple[int, ...]
-    runs: tuple[Runs, ...]
-    partial: tuple[str, ...] = ()
+    shape: Sizes
+    runs: Annotated[tuple[Runs, ...], AtMost(DIMS)]
+    partial: Annotated[tuple[Label, ...], AtMost(DIMS)] = ()
 
     def __post_init__(self) -> None:
         if len(self.runs) != len(self.shape):
@@ -200,14 +203,6 @@ class Layout:
             "runs": [[[run.start, run.length] for run in runs] for runs in self.runs],
             "partial": list(self.partial),
         }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Layout:
-        return cls(
-            shape=tuple(data["shape"]),
-            runs=tuple(tuple(Run(*run) for run in runs) for runs in data["runs"]),
-            partial=tuple(data["partial"]),
-        )
 
 
 @functools.lru_cache(maxsize=1 << 12)  # chosen: every shape of a model; the same few come again

@@ -8,30 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from ttrace.core.code import Code
 from ttrace.core.hyperparameter import Hyperparameter
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
+from ttrace.core.limits import (
+    DIMS,
+    MOST_MICROBATCHES,
+    RANKS,
+    Between,
+    Count,
+    Digest,
+    Label,
+    Matching,
+    Rank,
+    Size,
+    Sizes,
+)
 from ttrace.core.plain import key
+from ttrace.errors import UsageError
+
+SEGMENT = r"seg-[0-9]{5,9}\.safetensors"  # the name of a file with the bytes of tensors
+Place = tuple[Size, Count]  # (my index, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     """A span of bytes in one segment file of a rank, and its xxh3-64."""
 
-    segment: str
-    offset: int
-    size_bytes: int
-    xxh3: str
+    is_listed: ClassVar = True
+
+    segment: Annotated[str, Matching(SEGMENT)]
+    offset: Size
+    size_bytes: Size
+    xxh3: Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadRef:
     """Which payload reads the bytes of a record, and what it must know to do so (JSON values)."""
 
-    name: str
+    is_listed: ClassVar = True
+
+    name: Label
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
@@ -48,16 +69,18 @@ class Record:
 
     id: TensorId
     rank: int
-    sequence: int
-    dtype: str
-    shape: tuple[int, ...]
-    microbatch: int = 0
+    sequence: Size = field(metadata=key("seq"))
+    dtype: Label
+    shape: Sizes
+    microbatch: Annotated[int, Between(0, MOST_MICROBATCHES - 1)] = field(
+        default=0, metadata=key("mb")
+    )
     recompute: bool = False
     layout: Layout | None = None
-    batch_dim: int | None = None
-    origin: int | None = None
+    batch_dim: Annotated[int, Between(-1, DIMS - 1)] | None = None
+    origin: Rank | None = None
     same_as: TensorId | None = None
-    location: Location | None = None
+    location: Location | None = field(default=None, metadata=key("at"))
     payload: PayloadRef | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -85,30 +108,6 @@ class Record:
             data["payload"] = [self.payload.name, dict(self.payload.parameters)]
         return data
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any], *, rank: int) -> Record:
-        layout, same_as, where = data.get("layout"), data.get("same_as"), data.get("at")
-        payload = data.get("payload")
-        return cls(
-            id=TensorId.parse(data["id"]),
-            rank=rank,
-            sequence=data["seq"],
-            dtype=data["dtype"],
-            shape=tuple(data["shape"]),
-            microbatch=data["mb"],
-            recompute=data.get("recompute", False),
-            layout=None if layout is None else Layout.from_json(layout),
-            batch_dim=data.get("batch_dim"),
-            origin=data.get("origin"),
-            same_as=None if same_as is None else TensorId.parse(same_as),
-            location=None
-            if where is None
-            else Location(segment=where[0], offset=where[1], size_bytes=where[2], xxh3=where[3]),
-            payload=None
-            if payload is None
-            else PayloadRef(name=str(payload[0]), parameters=dict(payload[1])),
-        )
-
     def at(self, location: Location) -> Record:
         return replace(self, location=location)
 
@@ -117,31 +116,38 @@ class Record:
 class ModuleInfo:
     """A module of the model as the report shows it."""
 
-    path: str
-    class_name: str = field(metadata=key("class"))
-    source: str  # "file.py:12", empty when Python does not know
+    is_listed: ClassVar = True
 
-
-_ONCE_VERSIONS = ("torch seed", "git commit")  # where they stood before manifests had facts
+    path: Label
+    class_name: Label = field(metadata=key("class"))
+    source: Label  # "file.py:12", empty when Python does not know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
     """What a rank knows of itself when tracing starts: the manifest of its folder."""
 
-    rank: int
-    world_size: int
-    axes: dict[str, tuple[int, int]] = field(default_factory=dict)  # axis -> (my index, size)
-    batch: tuple[int, int] | None = None  # (my index, count) among data-parallel ranks, if known
-    loss_parts: int | None = None  # over how many ranks gradients are averaged, if known
-    adapter: str = "native"
-    device: str = "cpu"
-    noise_seed: int | None = None  # of the rounding noise in a perturbed run
+    rank: Rank
+    world_size: Annotated[int, Between(1, RANKS)]
+    axes: dict[Label, Place] = field(default_factory=dict)
+    batch: Place | None = None  # among data-parallel ranks, if known
+    loss_parts: Count | None = None  # over how many ranks gradients are averaged, if known
+    adapter: Label = "native"
+    device: Label = "cpu"
+    noise_seed: Size | None = field(default=None, metadata=key("perturbed"))  # of a perturbed run
     other_kernels: bool = False  # noise as between kernels of two devices
     modules: tuple[ModuleInfo, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)  # seed, commit, precision of matmul ...
     vocabulary: tuple[str, ...] = ()  # modules with a row for each token, padded as layouts need
+
+    def __post_init__(self) -> None:
+        places = {"rank": (self.rank, self.world_size), **self.axes}
+        if self.batch is not None:
+            places["batch"] = self.batch
+        for name, (index, count) in places.items():
+            if index >= count:
+                raise UsageError(f"{name} {index} of {count}: they count from 0")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -160,39 +166,22 @@ class RankInfo:
             "vocabulary": list(self.vocabulary),
         }
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RankInfo:
-        versions, facts = data["versions"], data.get("facts")
-        if facts is None:
-            facts = {name: versions[name] for name in _ONCE_VERSIONS if name in versions}
-            versions = {name: v for name, v in versions.items() if name not in facts}
-        return cls(
-            rank=data["rank"],
-            world_size=data["world_size"],
-            axes={axis: (place[0], place[1]) for axis, place in data["axes"].items()},
-            batch=None if data["batch"] is None else (data["batch"][0], data["batch"][1]),
-            loss_parts=_count(data.get("loss_parts")),
-            adapter=data["adapter"],
-            device=data["device"],
-            noise_seed=data["perturbed"],
-            other_kernels=data.get("other_kernels", False),
-            modules=tuple(
-                ModuleInfo(path=path, class_name=name, source=source)
-                for path, name, source in data["modules"]
-            ),
-            versions=versions,
-            facts=facts,
-            vocabulary=tuple(data.get("vocabulary", ())),
-        )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMark:
+    """A rank has recorded all of a step, and so many records since it began."""
+
+    number: Size
+    records: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What a rank says when it ends well: its last journal line."""
 
-    steps: int
-    hooks_expected: int
-    hooks_fired: int
+    steps: Size
+    hooks_expected: Size
+    hooks_fired: Size
     unfired: tuple[str, ...] = ()  # ids whose gradient hook never fired
     never_called: tuple[str, ...] = ()  # module paths
     faults: tuple[str, ...] = ()  # exceptions inside hooks, kept away from the training run
@@ -205,9 +194,3 @@ class Summary:
     seconds: float = 0.0  # that the last recorded step took
     recording_seconds: float = 0.0  # of which tensors were copied and written
     code: Code = field(default_factory=Code)
-
-
-def _count(value: Any) -> int | None:
-    if value is None or (type(value) is int and value > 0):
-        return value
-    raise ValueError(f"{value!r} is not a number of parts")

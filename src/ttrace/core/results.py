@@ -16,11 +16,12 @@ from typing import Any
 from ttrace.core.acceptance import AcceptedTensors
 from ttrace.core.blame import Culprit
 from ttrace.core.coverage import Coverage, Covered, Lost, StepPart, covered
+from ttrace.core.door import from_dict
 from ttrace.core.evidence import Detail, RunFacts
 from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.judgement import Judgement, Tolerance
-from ttrace.core.plain import from_dict, to_dict
+from ttrace.core.plain import to_dict
 from ttrace.core.record import ModuleInfo
 from ttrace.core.statistics import Statistics
 from ttrace.errors import TTraceError, UsageError
@@ -280,9 +281,9 @@ class CheckResult:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> CheckResult:
+    def from_dict(cls, data: Any) -> CheckResult:
         """The inverse of `to_dict`; infinity and NaN may be written as strings."""
-        if data.get("schema") != SCHEMA_VERSION:
+        if isinstance(data, dict) and data.get("schema") != SCHEMA_VERSION:
             raise UsageError(
                 f"a result of schema {SCHEMA_VERSION} was expected, found {data.get('schema')!r}: "
                 "make it again with `ttrace check`"

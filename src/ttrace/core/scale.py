@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ttrace.errors import UsageError
+
 # Gains of bf16 gradients have a noise of 1e-4 to 1e-3 (measured); group sizes differ by a factor of
 # at least 1.1.
 MARGIN = 0.03
@@ -22,6 +24,10 @@ class Scales:
 
     allowed: tuple[float, ...] = (1.0,)
     likely: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.allowed or not all(0 < scale < math.inf for scale in self.allowed):
+            raise UsageError(f"scales are numbers above 0, and at least one; found {self.allowed}")
 
     def nearest(self, gain: float) -> float:
         """The allowed scale that a measured gain is nearest to, by ratio."""

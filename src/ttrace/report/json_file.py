@@ -11,6 +11,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ttrace.core.door import parse_json, read_bounded
+from ttrace.core.limits import RESULT_BYTES
+from ttrace.core.refused import InWords, Refused
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
 from ttrace.report import overall, view, wording
@@ -45,15 +48,25 @@ def dumps(data: object) -> str:
 def read_result(file: Path) -> CheckResult:
     """A result that `--json` or `--out` wrote, also of an older schema."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return CheckResult.from_dict(upgraded(data) if data.get("schema") in SCHEMAS else data)
+        data = parse_json(read_bounded(file, RESULT_BYTES))
+        is_older = isinstance(data, dict) and data.get("schema") in SCHEMAS
+        return CheckResult.from_dict(_upgraded(data) if is_older else data)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Refused as refused:
         raise UsageError(
-            f"{file} is not a result: {type(error).__name__}: {error}; expected the result.json "
-            "that `ttrace diff` leaves, or what `ttrace check --json` wrote"
-        ) from error
+            f"{file} is not a result: {refused}; expected the result.json that `ttrace diff` "
+            "leaves, or what `ttrace check --json` wrote"
+        ) from refused
+
+
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """A result of an older schema; its text is taken apart before the door can look at it."""
+    try:
+        return upgraded(data)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        told = InWords(f"{type(error).__name__}: {error}")
+        raise Refused(told, f"a result of schema {data['schema']}") from error
 
 
 def _written(data: Any, margin: str) -> str:

@@ -22,6 +22,13 @@ _SAFETENSORS_NAMES = {
     "float32": "F32",
     "float64": "F64",
 }
+# Several numbers in a byte, or numbers that mean nothing without a scale elsewhere.
+_NO_NUMBERS = frozenset(
+    dtype
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and name.startswith(("q", "bits", "uint", "int", "float4"))
+    if name.removeprefix("u") not in ("int8", "int16", "int32", "int64", "int")
+)
 BYTE = "U8"  # safetensors' name for bytes that are no numbers of their own
 
 
@@ -36,6 +43,12 @@ def torch_dtype(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"torch {torch.__version__} has no dtype {name!r}")
     return dtype
+
+
+def is_readable(name: str) -> bool:
+    """Whether this torch has a dtype of this name whose values are numbers."""
+    dtype = getattr(torch, name, None)
+    return isinstance(dtype, torch.dtype) and dtype not in _NO_NUMBERS
 
 
 def safetensors_name(name: str) -> str | None:

@@ -1,11 +1,14 @@
-r"""The journal: one line for every record of a rank, each with its own checksum.
+r"""The journal: one line for every record of a rank, each sealed on all lines before it.
 
     {"r":{"id":"step0/:loss","seq":7,"dtype":"float32","shape":[],"mb":0,"at":[...]},"x":"<xxh3-64>"}\n
-    {"end":{"steps":1,"hooks_expected":12,"hooks_fired":12, ...},"x":"<xxh3-64>"}\n
+    {"step":{"number":0,"records":812},"x":"<xxh3-64>"}\n
+    {"end":{"records":812,"steps":1,"hooks_expected":12, ...},"x":"<xxh3-64>"}\n
 
-Enters: a JSON value; leaves: a line, and back. The checksum covers the bytes of the value as they
-stand in the line: compact ASCII JSON. So a line is checked before it is parsed, and nothing
-depends on how a JSON library writes its output. A line without its newline was torn by a kill.
+Enters: a JSON value; leaves: a line, and back. The checksum of a line covers the bytes of its value
+as they stand in it (compact ASCII JSON), with the checksum of the line before as its seed; the
+seed of the first is the checksum of the manifest. So a line that is changed, missing, doubled or
+out of order is found before it is parsed, and the last line vouches for all. A line without its
+newline was torn by a kill.
 """
 
 from __future__ import annotations
@@ -15,18 +18,22 @@ from typing import Any
 
 import xxhash
 
+from ttrace.core.door import parse_json
+from ttrace.core.refused import InWords, Refused
+
 FORMAT = "ttrace"
-VERSION = 1
-VERSION_WITH_PAYLOADS = 2  # version 1, with at least one record that is no full payload
+VERSION = 3
+ONCE_VERSIONS = (1, 2)  # whose lines have checksums that know nothing of each other
 
 MANIFEST = "manifest.json"
 JOURNAL = "journal.jsonl"
 
 RECORD = "r"
+STEP = "step"
 END = "end"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_HEADS = {key: f'{{"{key}":'.encode() for key in (RECORD, END)}
+_HEADS = {key: f'{{"{key}":'.encode() for key in (RECORD, STEP, END)}
 _SEPARATOR = b',"x":"'
 _TAIL = b'"}'
 _DIGEST_CHARS = 16
@@ -37,30 +44,51 @@ def rank_folder(rank: int) -> str:
     return f"rank-{rank:05d}"
 
 
-def frame(key: str, value: dict[str, Any]) -> bytes:
-    """A journal line, newline included."""
-    text = _ENCODER.encode(value).encode("ascii")
-    digest: str = xxhash.xxh3_64_hexdigest(text)
-    return _HEADS[key] + text + _SEPARATOR + digest.encode("ascii") + _TAIL + b"\n"
+class Chain:
+    """The lines of one journal in their order, written or read."""
+
+    def __init__(self, seed: str, *, is_linked: bool = True) -> None:
+        self._seed = int(seed, 16) if is_linked else 0
+        self._is_linked = is_linked  # what older versions wrote is not
+
+    def frame(self, key: str, value: dict[str, Any]) -> bytes:
+        """The next line, newline included; `accept` it once it is written."""
+        text = _ENCODER.encode(value).encode("ascii")
+        digest: str = xxhash.xxh3_64_hexdigest(text, seed=self._seed)
+        return _HEADS[key] + text + _SEPARATOR + digest.encode("ascii") + _TAIL + b"\n"
+
+    def accept(self, line: bytes) -> None:
+        """Go on from a line of `frame`, which is on disk now."""
+        if self._is_linked:
+            self._seed = int(line[-len(_TAIL) - 1 - _DIGEST_CHARS : -len(_TAIL) - 1], 16)
+
+    def unframe(self, line: bytes) -> tuple[str, Any]:
+        """Key and value of the next line, without its newline; Refused says what is wrong."""
+        key, text, found = _parts(line)
+        expected: int = xxhash.xxh3_64_intdigest(text, seed=self._seed)
+        if found != f"{expected:016x}":
+            raise Refused(
+                InWords(f"the checksum {found}"),
+                f"{expected:016x}: this line was changed, or lines before it were lost, doubled "
+                "or exchanged",
+                "x",
+            )
+        if self._is_linked:
+            self._seed = expected
+        return key, parse_json(text)
 
 
-def is_end(line: bytes) -> bool:
-    """Whether a line is the last one of its rank."""
-    return line.startswith(_HEADS[END])
+def unverified_end(line: bytes) -> Any:
+    """The value of a line, newline included, that is the end of a journal; None of any other."""
+    if not (line.startswith(_HEADS[END]) and line.endswith(b"\n")):
+        return None
+    return parse_json(_parts(line[:-1])[1])
 
 
-def unframe(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Key and value of a line without its newline; ValueError says what is wrong with it."""
+def _parts(line: bytes) -> tuple[str, bytes, str]:
     body, envelope_end = line[:-_ENVELOPE_END_BYTES], line[-_ENVELOPE_END_BYTES:]
     key = next((key for key, head in _HEADS.items() if line.startswith(head)), None)
     if key is None or not envelope_end.startswith(_SEPARATOR) or not envelope_end.endswith(_TAIL):
-        raise ValueError('it is not of the form {"r":...,"x":"..."}')
-    text = body[len(_HEADS[key]) :]
+        raise Refused(line[:_DIGEST_CHARS], 'a line of the form {"r":...,"x":"..."}')
     found = envelope_end[len(_SEPARATOR) : -len(_TAIL)].decode("ascii", errors="replace")
-    expected = xxhash.xxh3_64_hexdigest(text)
-    if found != expected:
-        raise ValueError(f"its bytes have the checksum {expected}, the line says {found!r}")
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"expected an object, found a {type(value).__name__}")
-    return key, value
+    return key, body[len(_HEADS[key]) :], found

@@ -7,18 +7,23 @@ needs nothing but this file and the reference's trace.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from ttrace.core.door import from_dict, read_bounded
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
+from ttrace.core.limits import PLAN_BYTES, Count, Dim, Rank, Size, Sizes
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
+from ttrace.core.refused import Refused
 from ttrace.core.scale import Scales
 from ttrace.errors import UsageError
+from ttrace.trace.sealed import seal, unseal
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,27 +74,25 @@ class IsolationPlan:
             "probes": {str(id_): size for id_, size in self.probes.items()},
             "modules": None if self.modules is None else sorted(self.modules),
         }
-        file.write_text(json.dumps(data))
+        file.write_bytes(seal(data)[0])
 
     @classmethod
     def read(cls, file: Path) -> IsolationPlan:
-        data = json.loads(file.read_text())
+        written = _read(file, _WrittenPlan)
         return cls(
-            reference=Path(data["reference"]),
-            scales=_scales(data),
+            reference=Path(written.reference),
+            scales=written.scales,
             positions={
-                PositionKey(TensorId.parse(id_), microbatch, origin): Position(
-                    layout=Layout.from_json(layout),
-                    outer=Layout.from_json(outer),
-                    share=(share[0], share[1]),
+                PositionKey(id_, microbatch, origin): Position(
+                    layout=layout, outer=outer, share=share
                 )
-                for id_, microbatch, origin, layout, outer, share in data["positions"]
+                for id_, microbatch, origin, layout, outer, share in written.positions
             },
-            tensors={TensorId.parse(id_): _tensor(t) for id_, t in data["tensors"].items()},
-            crops={TensorId.parse(id_): (dim, size) for id_, (dim, size) in data["crops"].items()},
-            kept=frozenset(map(TensorId.parse, data.get("kept", ()))),
-            probes={TensorId.parse(id_): size for id_, size in data.get("probes", {}).items()},
-            modules=_modules(data),
+            tensors={id_: tensor.tensor() for id_, tensor in written.tensors.items()},
+            crops=written.crops,
+            kept=frozenset(written.kept),
+            probes=written.probes,
+            modules=None if written.modules is None else frozenset(written.modules),
         )
 
 
@@ -109,21 +112,67 @@ def first_plan(folder: Path) -> Path:
 
 def read_scales(folder: Path) -> Scales:
     """The scales that gradients may have in a run by these plans; all ranks have the same."""
-    return _scales(json.loads(first_plan(folder).read_text()))
+    return _read(first_plan(folder), _WrittenTerms).scales
 
 
 def read_modules(folder: Path) -> frozenset[str] | None:
     """The modules at whose boundaries a run by these plans is given values; None: all."""
-    return _modules(json.loads(first_plan(folder).read_text()))
-
-
-def _modules(data: dict[str, Any]) -> frozenset[str] | None:
-    found = data.get("modules")
+    found = _read(first_plan(folder), _WrittenTerms).modules
     return None if found is None else frozenset(found)
 
 
-def _scales(data: dict[str, Any]) -> Scales:
-    return Scales(allowed=tuple(data["scales"]["allowed"]), likely=data["scales"]["likely"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenPiece:
+    layout: Layout
+    records: tuple[tuple[Rank, dict[str, Any]], ...]
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenTensor:
+    shape: Sizes
+    pieces: tuple[_WrittenPiece, ...]
+
+    def tensor(self) -> LogicalTensor:
+        return LogicalTensor(
+            shape=self.shape,
+            pieces=tuple(
+                Piece(
+                    layout=piece.layout,
+                    records=tuple(from_dict(Record, r, rank=rank) for rank, r in piece.records),
+                    factor=piece.factor,
+                )
+                for piece in self.pieces
+            ),
+        )
+
+
+_WrittenPosition = tuple[TensorId, Size, Rank | None, Layout, Layout, tuple[Size, Count]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenTerms:
+    scales: Scales
+    modules: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenPlan(_WrittenTerms):
+    reference: str
+    positions: tuple[_WrittenPosition, ...]
+    tensors: dict[TensorId, _WrittenTensor]
+    crops: dict[TensorId, tuple[Dim, Size]]
+    kept: tuple[TensorId, ...]
+    probes: dict[TensorId, float]
+
+
+def _read(file: Path, cls: type[_T]) -> _T:
+    try:
+        return from_dict(cls, unseal(read_bounded(file, PLAN_BYTES))[0])
+    except Refused as refused:
+        raise UsageError(
+            f"{file} is not a plan: {refused}; make plans with `ttrace plan`"
+        ) from refused
 
 
 def _tensor_json(tensor: LogicalTensor) -> dict[str, Any]:
@@ -138,17 +187,3 @@ def _tensor_json(tensor: LogicalTensor) -> dict[str, Any]:
             for piece in tensor.pieces
         ],
     }
-
-
-def _tensor(data: dict[str, Any]) -> LogicalTensor:
-    return LogicalTensor(
-        shape=tuple(data["shape"]),
-        pieces=tuple(
-            Piece(
-                layout=Layout.from_json(piece["layout"]),
-                records=tuple(Record.from_json(r, rank=rank) for rank, r in piece["records"]),
-                factor=piece["factor"],
-            )
-            for piece in data["pieces"]
-        ),
-    )

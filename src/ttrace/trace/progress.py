@@ -73,7 +73,5 @@ def _recorded_steps(folder: Path) -> int:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _MOST_BYTES))
         lines = file.read().splitlines(keepends=True)
-    last = lines[-1] if lines else b""
-    if not (journal.is_end(last) and last.endswith(b"\n")):
-        return -1
-    return int(journal.unframe(last[:-1])[1]["steps"])
+    end = journal.unverified_end(lines[-1] if lines else b"")
+    return -1 if end is None else int(end["steps"])

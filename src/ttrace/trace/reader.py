@@ -8,35 +8,24 @@ Nothing is executed, and nothing outside of the folder is read.
 from __future__ import annotations
 
 import functools
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ttrace.core.door import from_dict
 from ttrace.core.ids import TensorId, roots_of
-from ttrace.core.plain import from_dict
-from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.errors import CorruptTrace, TraceNotFound, TTraceError, UnsupportedTrace
+from ttrace.core.limits import JOURNALS_BYTES
+from ttrace.core.record import RankInfo, Record, StepMark, Summary
+from ttrace.core.refused import InWords, Refused
+from ttrace.errors import CorruptTrace, TraceNotFound, UnsupportedTrace
 from ttrace.trace import journal
-from ttrace.trace.payload import payload_of
+from ttrace.trace.lines import JournalLine, Lines
+from ttrace.trace.manifest import read_manifest
+from ttrace.trace.records import require_sound
 from ttrace.trace.spans import own_file, own_segment, too_short
 
-_VERSIONS = (journal.VERSION, journal.VERSION_WITH_PAYLOADS)
 _RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
-_MAX_WORLD_SIZE = 1 << 24  # chosen: above any cluster, while all missing ranks can still be listed
-
-# What a broken value raises on its way back to an object: bad types, missing keys, refused layouts.
-_MALFORMED = (
-    KeyError,
-    TypeError,
-    ValueError,
-    IndexError,
-    AttributeError,
-    RecursionError,
-    TTraceError,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +50,7 @@ class Trace:
         """Read all journals, and check every record against the file that holds its bytes."""
         root = Path(path)
         folders = _rank_folders(root)
+        _require_bounded(folders.values())
         ranks = {rank: _read_rank(root, folder, rank) for rank, folder in folders.items()}
         sizes = {rank: trace.info.world_size for rank, trace in ranks.items()}
         if len(set(sizes.values())) > 1:
@@ -108,7 +98,7 @@ def devices_of(path: Path) -> frozenset[str]:
     """What the ranks of a trace computed on."""
     found = _rank_folders(path).items()
     return frozenset(
-        _read_manifest(path, folder / journal.MANIFEST, rank).device for rank, folder in found
+        read_manifest(path, folder / journal.MANIFEST, rank).info.device for rank, folder in found
     )
 
 
@@ -130,99 +120,72 @@ def _rank_folders(root: Path) -> dict[int, Path]:
 
 
 def _read_rank(root: Path, folder: Path, rank: int) -> RankTrace:
-    info = _read_manifest(root, folder / journal.MANIFEST, rank)
+    manifest = read_manifest(root, folder / journal.MANIFEST, rank)
     path = own_file(root, folder / journal.JOURNAL, holds=f"the records of rank {rank}")
-    notes: list[str] = []
-    records: list[Record] = []
-    summary: Summary | None = None
-    sizes: dict[str, int] = {}
-    for number, line in _lines(path, notes):
-        if summary is not None:
-            raise CorruptTrace(f"{path}:{number}: expected nothing after the end of rank {rank}")
+    lines = Lines(path, rank, manifest.chain())
+    content = _Content(root, manifest.info)
+    for line in lines:
         try:
-            key, value = journal.unframe(line)
-            if key == journal.END:
-                summary = from_dict(Summary, value)
-                continue
-            record = Record.from_json(value, rank=rank)
-            _check_fields(record)
-        except UnsupportedTrace:
-            raise
-        except _MALFORMED as error:
-            raise CorruptTrace(
-                f"{path}:{number}: the journal of rank {rank} is damaged at this line: "
-                f"{_reason(error)}; copy the trace again or trace the run again"
-            ) from error
-        _check_place(root, record, sizes)
-        records.append(record)
-    return RankTrace(info=info, records=tuple(records), summary=summary, notes=tuple(notes))
-
-
-def _read_manifest(root: Path, path: Path, rank: int) -> RankInfo:
-    own_file(root, path, holds=f"what rank {rank} says of itself")
-    try:
-        data: dict[str, Any] = json.loads(path.read_bytes())
-        format_, version = data["format"], data["version"]
-        if format_ == journal.FORMAT and version in _VERSIONS:
-            info = RankInfo.from_json(data)
-            size = info.world_size
-            if info.rank != rank or type(size) is not int or not rank < size <= _MAX_WORLD_SIZE:
-                raise ValueError(f"it says rank {info.rank} of {info.world_size}")
-            return info
-    except _MALFORMED as error:
-        raise CorruptTrace(
-            f"{path} is not the manifest of rank {rank}: {_reason(error)}; copy the trace again or "
-            f"trace the run again"
-        ) from error
-    if format_ != journal.FORMAT:
-        raise UnsupportedTrace(
-            f"{path} has the format {format_!r}, expected {journal.FORMAT!r}: this folder was not "
-            f"written by ttrace"
-        )
-    raise UnsupportedTrace(
-        f"{path} has version {version!r} of the trace format, this ttrace reads versions "
-        f"{' and '.join(map(str, _VERSIONS))}: upgrade ttrace to read it"
+            content.add(line)
+        except Refused as refused:
+            raise lines.damaged(refused) from refused
+    if lines.is_torn and content.summary is not None:
+        raise lines.damaged(Refused(InWords("more bytes"), "nothing after the end of a rank"))
+    notes = ["the last journal line was torn and is ignored"] if lines.is_torn else []
+    if manifest.digest is None:
+        notes.append("an older ttrace wrote this trace: records that were lost cannot be noticed")
+    return RankTrace(
+        info=manifest.info,
+        records=tuple(content.records),
+        summary=content.summary,
+        notes=tuple(notes),
     )
 
 
-def _lines(path: Path, notes: list[str]) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield number, line[:-1]
-            else:
-                notes.append("the last journal line was torn and is ignored")
+class _Content:
+    """What the lines of one journal say, one after the other."""
+
+    def __init__(self, root: Path, info: RankInfo) -> None:
+        self._root = root
+        self._info = info
+        self._ids: set[TensorId] = set()
+        self._sizes: dict[str, int] = {}  # of segments that were already looked at
+        self.records: list[Record] = []
+        self.summary: Summary | None = None
+
+    def add(self, line: JournalLine) -> None:
+        """Take in one line; Refused where it cannot stand here."""
+        if self.summary is not None:
+            raise Refused(InWords("another line"), "nothing after the end of a rank")
+        if line.key == journal.RECORD:
+            record = from_dict(Record, line.value, rank=self._info.rank)
+            require_sound(record, self._info, self._ids)
+            self._require_bytes(record)
+            self._ids.add(record.id)
+            self.records.append(record)
+            return
+        mark = from_dict(StepMark if line.key == journal.STEP else Summary, line.value)
+        told = line.value.get("records", len(self.records))
+        if told != len(self.records):
+            raise Refused(InWords(f"{len(self.records)} before this line"), f"{told!r}", "records")
+        if isinstance(mark, Summary):
+            self.summary = mark
+
+    def _require_bytes(self, record: Record) -> None:
+        where = record.location
+        if where is None:
+            return
+        if where.segment not in self._sizes:
+            self._sizes[where.segment] = own_segment(self._root, record).stat().st_size
+        if where.offset + where.size_bytes > self._sizes[where.segment]:
+            raise too_short(self._root, record, self._sizes[where.segment])
 
 
-def _check_fields(record: Record) -> None:
-    numbers = [record.sequence, record.microbatch, *record.shape]
-    where = record.location
-    if where is not None:
-        numbers += [where.offset, where.size_bytes]
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError(f"{record.id} needs whole numbers from 0 on, found {numbers}")
-    if where is None:
-        return
-    if not isinstance(where.segment, str):
-        raise ValueError(f"{record.id} needs the name of a file, found {where.segment!r}")
-    expected = payload_of(record).size_bytes(record)
-    if where.size_bytes != expected:
-        raise ValueError(
-            f"{record.id} has {where.size_bytes} bytes, but {record.dtype} {record.shape} takes "
-            f"{expected}"
+def _require_bounded(folders: Collection[Path]) -> None:
+    """Refuse journals that would not fit into memory, before the first is read."""
+    size = sum((folder / journal.JOURNAL).stat().st_size for folder in folders)
+    if size > JOURNALS_BYTES:
+        raise UnsupportedTrace(
+            f"the journals of {next(iter(folders)).parent} have {size:,} bytes, this ttrace reads "
+            f"{JOURNALS_BYTES:,}: record fewer steps"
         )
-
-
-def _check_place(root: Path, record: Record, sizes: dict[str, int]) -> None:
-    """The bytes must be there. `sizes` remembers the segments that were already looked at."""
-    where = record.location
-    if where is None:
-        return
-    if where.segment not in sizes:
-        sizes[where.segment] = own_segment(root, record).stat().st_size
-    if where.offset + where.size_bytes > sizes[where.segment]:
-        raise too_short(root, record, sizes[where.segment])
-
-
-def _reason(error: BaseException) -> str:
-    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)

@@ -42,7 +42,12 @@ class SegmentWriter:
     """Appends tensors to segment files in `folder` and rolls to a new file when one is full."""
 
     def __init__(
-        self, folder: Path, *, max_bytes: int = MAX_BYTES, header_bytes: int = HEADER_BYTES
+        self,
+        folder: Path,
+        *,
+        first: int = 0,
+        max_bytes: int = MAX_BYTES,
+        header_bytes: int = HEADER_BYTES,
     ) -> None:
         if header_bytes < 2 * _ENTRY_BYTES or header_bytes % ALIGNMENT:
             raise UsageError(
@@ -52,7 +57,7 @@ class SegmentWriter:
         self._folder = folder
         self._max_bytes = max_bytes
         self._header_bytes = header_bytes
-        self._count = 0
+        self._count = first  # of those that are there already
         self._current: _Segment | None = None
 
     def append(

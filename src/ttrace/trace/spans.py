@@ -19,12 +19,11 @@ import numpy as np
 import torch
 import xxhash
 
-from ttrace.core.record import Location, Record
+from ttrace.core.record import SEGMENT, Location, Record
 from ttrace.errors import CorruptTrace, UsageError
 from ttrace.trace import journal
 from ttrace.trace.payload import Span, payload_of
 
-_SEGMENT = re.compile(r"seg-[0-9]{5,9}\.safetensors")
 _OPEN_FILES = 64  # chosen: far below the usual limit of 1024 for a process
 _BUFFER_BYTES = 1 << 20  # chosen: fits a core's L2 cache
 
@@ -154,7 +153,7 @@ class _RunningHash:
 def segment_path(root: Path, record: Record) -> Path:
     """The file with the bytes of a record; a name that could lead elsewhere is refused."""
     segment = _location(record).segment
-    if not _SEGMENT.fullmatch(segment):
+    if not re.fullmatch(SEGMENT, segment):
         raise CorruptTrace(
             f"the journal of rank {record.rank} in {root} puts {record.id} into the file "
             f"{segment!r}: expected a name such as seg-00000.safetensors; do not trust this trace"

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,24 +25,38 @@ from ttrace.errors import UsageError
 from ttrace.trace import journal
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import FULL, Payload
+from ttrace.trace.resume import resumable
+from ttrace.trace.sealed import seal
 from ttrace.trace.segment import SegmentWriter
 
 
 class TraceWriter:
-    """The folder of one rank in the trace `folder`. Hooks may call it from several threads."""
+    """The folder of one rank in the trace `folder`. Hooks may call it from several threads.
 
-    def __init__(self, folder: Path, info: RankInfo) -> None:
+    `resume`: a run that was killed goes on. All steps that it had ended stay, what it had written
+    of the one after them is cut off; where there is nothing yet, it is a new trace.
+    """
+
+    def __init__(self, folder: Path, info: RankInfo, *, resume: bool = False) -> None:
         self.folder = folder / journal.rank_folder(info.rank)
         self._lock = threading.Lock()
-        self._fd = _claim(self.folder, info.rank)
-        self._segments = SegmentWriter(self.folder)
-        self._info = info
-        self._version = journal.VERSION
-        try:
-            _write_manifest(self.folder, info, self._version)
-        except BaseException:
-            os.close(self._fd)
-            raise
+        found = resumable(self.folder, info) if resume else None
+        self.steps = () if found is None else found.steps  # that were recorded before
+        if found is None:
+            self._fd = _claim(self.folder, info.rank)
+            self._segments = SegmentWriter(self.folder)
+            self._records = 0
+            try:
+                self._chain = journal.Chain(_write_manifest(self.folder, info))
+            except BaseException:
+                os.close(self._fd)
+                raise
+        else:
+            self._fd = os.open(self.folder / journal.JOURNAL, os.O_WRONLY | os.O_APPEND)
+            os.ftruncate(self._fd, found.stop)
+            self._segments = SegmentWriter(self.folder, first=found.segments)
+            self._chain, self._records = found.chain, found.records
+        _CLAIMED.add((os.getpid(), self.folder))
 
     def write(self, record: Record, tensor: torch.Tensor, payload: Payload = FULL) -> Record:
         """Write `tensor` in the form of `payload`, then the line; the record with its location."""
@@ -54,8 +68,6 @@ class TraceWriter:
         record, data = payload.encode(record, tensor)
         with self._lock:
             self._require_open()
-            if record.payload is not None:
-                self._require_version(journal.VERSION_WITH_PAYLOADS)
             location = self._segments.append(
                 data,
                 dtype=record.dtype if record.payload is None else None,
@@ -63,14 +75,22 @@ class TraceWriter:
                 name=f"{record.id}@mb{record.microbatch}",
             )
             located = record.at(location)
-            self._append_line(journal.frame(journal.RECORD, located.to_json()))
+            self._append(journal.RECORD, located.to_json())
+            self._records += 1
         return located
 
     def note(self, record: Record) -> None:
         """Journal a record whose bytes another record wrote, or that has none."""
         with self._lock:
             self._require_open()
-            self._append_line(journal.frame(journal.RECORD, record.to_json()))
+            self._append(journal.RECORD, record.to_json())
+            self._records += 1
+
+    def end_step(self, number: int) -> None:
+        """Mark that all of a step is recorded: a run that is killed later can go on from here."""
+        with self._lock:
+            self._require_open()
+            self._append(journal.STEP, {"number": number, "records": self._records})
 
     def close(self, summary: Summary) -> None:
         """Seal the open segment and end the journal: from here on the trace is complete."""
@@ -78,7 +98,7 @@ class TraceWriter:
             self._require_open()
             try:
                 self._segments.seal()
-                self._append_line(journal.frame(journal.END, to_dict(summary)))
+                self._append(journal.END, {"records": self._records, **to_dict(summary)})
             finally:
                 fd, self._fd = self._fd, -1
                 os.close(fd)
@@ -89,27 +109,24 @@ class TraceWriter:
             self._require_open()
             fd, self._fd = self._fd, -1
             os.close(fd)
-            for name in (journal.MANIFEST, journal.JOURNAL):
-                (self.folder / name).unlink()
             _CLAIMED.discard((os.getpid(), self.folder))
-
-    def _require_version(self, version: int) -> None:
-        """Raise the version before the first record that an older reader could not read."""
-        if self._version < version:
-            _write_manifest(self.folder, self._info, version)
-            self._version = version
+            if not self._records:
+                for name in (journal.MANIFEST, journal.JOURNAL):
+                    (self.folder / name).unlink()
 
     def _require_open(self) -> None:
         if self._fd < 0:
             raise UsageError(f"the trace in {self.folder} is closed: nothing can be added to it")
 
-    def _append_line(self, line: bytes) -> None:
+    def _append(self, key: str, value: dict[str, Any]) -> None:
+        line = self._chain.frame(key, value)
         written = os.write(self._fd, line)
         if written < len(line):
             # Only the last line of a journal may be torn, and this rank may go on writing.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+        self._chain.accept(line)
 
 
 _CLAIMED: set[tuple[int, Path]] = set()  # folders that a process writes into, or did
@@ -120,13 +137,11 @@ def _claim(folder: Path, rank: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if not any(folder.iterdir()):
         with contextlib.suppress(FileExistsError):
-            journal_fd = os.open(
+            return os.open(
                 folder / journal.JOURNAL,
                 os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
                 0o666,
             )
-            _CLAIMED.add((os.getpid(), folder))
-            return journal_fd
     if (os.getpid(), folder) in _CLAIMED:
         raise UsageError(
             "this process is traced already: call ttrace.attach once, with everything that is "
@@ -138,8 +153,11 @@ def _claim(folder: Path, rank: int) -> int:
     )
 
 
-def _write_manifest(folder: Path, info: RankInfo, version: int) -> None:
-    manifest = {"format": journal.FORMAT, "version": version, **info.to_json()}
+def _write_manifest(folder: Path, info: RankInfo) -> str:
+    """Its checksum."""
+    data = {"format": journal.FORMAT, "version": journal.VERSION, **info.to_json()}
+    text, digest = seal(data, indent=1)
     temporary = folder / f"{journal.MANIFEST}.tmp"
-    temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
+    temporary.write_bytes(text)
     temporary.replace(folder / journal.MANIFEST)
+    return digest

@@ -84,12 +84,19 @@ def test_an_entry_is_added_and_the_rest_of_the_file_stays(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[[accept]]\nid = 'a'", "entry 1 of .*: no reason"),
-        ("[[accept]]\nid = 'a'\nreason = 'b'\nbond = 1", "unknown key 'bond'"),
-        ("[[accept]]\nid = 'a'\nreason = 'b'\nbound = true", "bound is True"),
+        ("[[accept]]\nid = 'a'", "entry 1 of .*: reason: found nothing"),
+        (
+            "[[accept]]\nid = 'a'\nreason = 'b'\nbond = 1",
+            "found the key 'bond'",
+        ),
+        (
+            "[[accept]]\nid = 'a'\nreason = 'b'\nbound = true",
+            "bound: found True",
+        ),
         ("[[accept]]\nid = 'a'\nreason = 'b'\nbound = -1", "must be above 0"),
         ("[accept]\nid = 'a'", r"must hold \[\[accept\]\] entries alone"),
         ("[[ignore]]\nid = 'a'", "found ignore"),
+        ("accept = [1]", "entry 1 of .*: found 1, expected an object"),
         ("id =", "is not TOML"),
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from attacks.forging import Forged
 from tests.support import tiny_train
 from ttrace.analysis.check import check
 from ttrace.core.finding import Topic
@@ -15,10 +16,9 @@ from ttrace.trace.progress import write_death
 def recorded(folder: Path, made: int, asked: int, *flags: str) -> Path:
     """A trace of so many steps, whose end says that others were asked for."""
     tiny_train.record(folder, "--light", *flags, steps=made)
-    file = folder / journal.rank_folder(0) / journal.JOURNAL
-    *lines, last = file.read_bytes().splitlines(keepends=True)
-    end = journal.unframe(last[:-1])[1] | {"asked": asked}
-    file.write_bytes(b"".join([*lines, journal.frame(journal.END, end)]))
+    forged = Forged(folder / journal.rank_folder(0))
+    forged.lines[-1].value["asked"] = asked
+    forged.write()
     return folder
 
 

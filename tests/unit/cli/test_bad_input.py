@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from attacks.forging import Forged
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, invoke, replay
 from ttrace.capture.settings import OUT
@@ -25,7 +24,7 @@ from ttrace.trace import journal
 from ttrace.trace.reader import Trace
 from ttrace.trace.writer import TraceWriter
 
-NEWER = journal.VERSION_WITH_PAYLOADS + 1
+NEWER = journal.VERSION + 1
 OUTPUT = "step0/second:output.0"
 ROOT = Path(__file__).parents[3]
 
@@ -60,8 +59,9 @@ def check(reference: Path, candidate: Path, *perturbed: Path) -> Outcome:
 
 
 def edit_manifest(trace: Path, **changes: object) -> None:
-    file = trace / "rank-00000" / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    forged = Forged(trace / "rank-00000")
+    forged.manifest |= changes
+    forged.write()
 
 
 def spoil(trace: Path, name: str) -> Path:
@@ -134,6 +134,12 @@ class TestNotComparable:
         outcome.require(2, *words)
         check(recorded / "good", good, recorded / "good-noisy").require(0)
 
+    def test_a_run_with_noise_is_neither_reference_nor_candidate(self, recorded: Path) -> None:
+        good, noisy = recorded / "good", recorded / "good-noisy"
+        for runs, role in (((noisy, good), "reference"), ((good, noisy), "candidate")):
+            outcome = check(*runs, noisy)
+            outcome.require(2, f"{noisy} was given as the {role} but was recorded with noise")
+
     def test_a_trace_without_a_tensor(self, good: Path, tmp_path: Path) -> None:
         empty = write_trace(tmp_path / "empty")
         check(good, empty).require(2, f"the candidate {empty} holds no tensor", "tracer.step()")
@@ -169,13 +175,11 @@ class TestUndecided:
         """The one common id cannot be measured, and the rest is the candidate's alone."""
         ours = write_trace(tmp_path / "ours", common=torch.ones(3))
         theirs = write_trace(tmp_path / "theirs", common=torch.ones(3), more=torch.ones(3))
-        common = Trace.open(theirs).ranks[0].records[0]
-        file = theirs / "rank-00000" / "journal.jsonl"
-        lines = file.read_bytes().splitlines(keepends=True)
-        mention = replace(common, location=None, same_as=TensorId.parse("step0/more:output.0"))
-        lines[0] = journal.frame(journal.RECORD, mention.to_json())
+        forged = Forged(theirs / "rank-00000")
+        del forged.records[0]["at"]
+        forged.records[0]["same_as"] = "step0/more:output.0"
         check(ours, theirs).require(0)
-        file.write_bytes(b"".join(lines))
+        forged.write()
         check(ours, theirs).require(2, "UNDECIDED: nothing could be compared", "1 extra")
 
     def test_zero_size_tensors_pass(self, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core.plain import from_dict, to_dict
+from ttrace.core.door import from_dict
+from ttrace.core.plain import to_dict
 from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
 from ttrace.measure import kernel as kernel_module

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -16,10 +17,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from attacks.forging import Forged, write_as_once
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
+from ttrace.core.limits import JOURNALS_BYTES, LINE_BYTES
 from ttrace.core.record import ModuleInfo, RankInfo, Record, Summary
-from ttrace.errors import CorruptTrace, TraceNotFound, UnsupportedTrace, UsageError
+from ttrace.errors import CorruptTrace, TraceError, TraceNotFound, UnsupportedTrace, UsageError
 from ttrace.trace import journal, writer
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import tensor_bytes
@@ -74,17 +77,16 @@ def flip(path: Path, offset: int) -> None:
 
 
 def edit_manifest(root: Path, **changes: Any) -> None:
-    path = root / "rank-00000" / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    forged = Forged(root / "rank-00000")
+    forged.manifest |= changes
+    forged.write()
 
 
 def edit_journal(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """A change of the first record by someone who also makes the checksum fit."""
-    path = root / "rank-00000" / "journal.jsonl"
-    first, *others = path.read_bytes().splitlines(keepends=True)
-    _, value = journal.unframe(first.rstrip(b"\n"))
-    change(value)
-    path.write_bytes(journal.frame(journal.RECORD, value) + b"".join(others))
+    forged = Forged(root / "rank-00000")
+    change(forged.records[0])
+    forged.write()
 
 
 # Writing and reading back
@@ -146,11 +148,25 @@ def test_what_a_rank_says_of_itself_comes_back(tmp_path: Path) -> None:
     assert trace.missing_ranks == (0, 1, 2, 4, 5, 6, 7)
 
 
+def test_older_trace_is_read_with_a_note_of_what_it_cannot_show(tmp_path: Path) -> None:
+    written = write_trace(tmp_path, torch.ones(2), torch.ones(3))
+    write_as_once(tmp_path / "rank-00000")
+    read = Trace.open(tmp_path).ranks[0]
+    assert (read.records, read.summary) == (written.ranks[0].records, SUMMARY)
+    assert read.notes == (
+        "an older ttrace wrote this trace: records that were lost cannot be noticed",
+    )
+
+
 def test_older_manifest_without_facts_is_read(tmp_path: Path) -> None:
     info = RankInfo(rank=0, world_size=1, versions={"torch": "2"}, facts={"git commit": "1f2e"})
-    data = info.to_json()
+    TraceWriter(tmp_path, info).close(SUMMARY)
+    write_as_once(tmp_path / "rank-00000")
+    path = tmp_path / "rank-00000" / "manifest.json"
+    data = json.loads(path.read_text())
     data["versions"] = data["versions"] | data.pop("facts")
-    assert RankInfo.from_json(data) == info
+    path.write_text(json.dumps(data))
+    assert Trace.open(tmp_path).ranks[0].info == info
 
 
 def test_records_come_back_as_written_with_their_location(tmp_path: Path) -> None:
@@ -403,8 +419,8 @@ def test_folder_without_ranks_is_not_found_and_told_what_it_should_hold(tmp_path
 
 def test_newer_version_is_refused_with_both_versions(tmp_path: Path) -> None:
     write_trace(tmp_path, torch.ones(2))
-    edit_manifest(tmp_path, version=3)
-    with pytest.raises(UnsupportedTrace, match=r"version 3 .*reads versions 1 and 2: upgrade"):
+    edit_manifest(tmp_path, version=4)
+    with pytest.raises(UnsupportedTrace, match=r"version 4 .*reads versions 1, 2, 3: upgrade"):
         Trace.open(tmp_path)
 
 
@@ -416,7 +432,7 @@ def test_foreign_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe", b"[]", b"{}", b'{"format": "ttrace", "version": 1}', b"[" * 99999]
+    "content", [b"", b"\xff\xfe", b"[]", b'{"format": "ttrace", "version": 1}', b"[" * 99999]
 )
 def test_damaged_manifest_is_named(tmp_path: Path, content: bytes) -> None:
     write_trace(tmp_path, torch.ones(2))
@@ -426,14 +442,18 @@ def test_damaged_manifest_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rank": 1}, {"world_size": 0}, {"world_size": 10**12}, {"world_size": 1.5}]
+    "changes",
+    [
+        *({"rank": 1}, {"world_size": 0}, {"world_size": 10**12}, {"world_size": 1.5}),
+        *({"axes": {"tp": [2, 2]}}, {"batch": [1, 0]}, {"loss_parts": 0}, {"perturbed": "7"}),
+    ],
 )
 def test_manifest_with_an_impossible_rank_is_refused(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     write_trace(tmp_path, torch.ones(2))
     edit_manifest(tmp_path, **changes)
-    with pytest.raises(CorruptTrace, match="it says rank"):
+    with pytest.raises(CorruptTrace, match=r"not the manifest of rank 0: .*found .*, expected"):
         Trace.open(tmp_path)
 
 
@@ -464,12 +484,62 @@ def test_every_flipped_bit_in_the_journal_is_found(tmp_path: Path) -> None:
     Trace.open(tmp_path)
 
 
-def test_lines_after_the_end_of_a_rank_are_refused(tmp_path: Path) -> None:
+def test_every_flipped_bit_in_the_manifest_is_found(tmp_path: Path) -> None:
     write_trace(tmp_path, torch.ones(2))
+    path = tmp_path / "rank-00000" / "manifest.json"
+    content = path.read_bytes()
+    for offset, bit in itertools.product(range(len(content)), range(8)):
+        path.write_bytes(
+            content[:offset] + bytes([content[offset] ^ 1 << bit]) + content[offset + 1 :]
+        )
+        with pytest.raises(TraceError):
+            Trace.open(tmp_path)
+    path.write_bytes(content)
+    Trace.open(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["lost", "doubled", "exchanged"])
+@pytest.mark.parametrize("place", range(3))
+def test_lines_that_are_lost_doubled_or_exchanged_are_noticed(
+    tmp_path: Path, change: str, place: int
+) -> None:
+    write_trace(tmp_path, torch.ones(2), torch.ones(3), torch.ones(4))
     path = tmp_path / "rank-00000" / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + lines[1] + lines[0])
-    with pytest.raises(CorruptTrace, match="expected nothing after the end of rank 0"):
+    here = lines[place]
+    other = {"lost": [], "doubled": [here, here], "exchanged": [lines[place + 1], here]}[change]
+    behind = place + (2 if change == "exchanged" else 1)
+    path.write_bytes(b"".join([*lines[:place], *other, *lines[behind:]]))
+    with pytest.raises(CorruptTrace, match="lines before it were lost, doubled or exchanged"):
+        Trace.open(tmp_path)
+
+
+def test_count_at_the_end_must_be_that_of_the_records(tmp_path: Path) -> None:
+    write_trace(tmp_path, torch.ones(2), torch.ones(3))
+    forged = Forged(tmp_path / "rank-00000")
+    del forged.lines[0]
+    forged.write()
+    with pytest.raises(CorruptTrace, match="records: found 1 before this line, expected 2"):
+        Trace.open(tmp_path)
+
+
+def test_line_without_an_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
+    write_trace(tmp_path, torch.ones(2))
+    path = tmp_path / "rank-00000" / "journal.jsonl"
+    os.truncate(path, LINE_BYTES + (1 << 20))
+    with pytest.raises(CorruptTrace, match="found more than 16,777,216 bytes"):
+        Trace.open(tmp_path)
+    os.truncate(path, JOURNALS_BYTES + 1)
+    with pytest.raises(UnsupportedTrace, match="record fewer steps"):
+        Trace.open(tmp_path)
+
+
+def test_lines_after_the_end_of_a_rank_are_refused(tmp_path: Path) -> None:
+    write_trace(tmp_path, torch.ones(2))
+    forged = Forged(tmp_path / "rank-00000")
+    forged.lines.append(forged.lines[0])
+    forged.write()
+    with pytest.raises(CorruptTrace, match="expected nothing after the end of a rank"):
         Trace.open(tmp_path)
 
 
@@ -533,7 +603,7 @@ def test_journal_that_names_another_file_is_refused(tmp_path: Path, segment: str
     trace = write_trace(root, torch.ones(2))
     (root / "seg-00000.safetensors").write_bytes(b"x" * HEADER_BYTES * 2)
     edit_journal(root, lambda value: value["at"].__setitem__(0, segment))
-    with pytest.raises(CorruptTrace, match=r"expected a name such as seg-00000.safetensors"):
+    with pytest.raises(CorruptTrace, match=r"at.segment: found .* expected text like seg-"):
         Trace.open(root)
     record = trace.ranks[0].records[0]
     assert record.location is not None
@@ -585,6 +655,21 @@ def test_pipe_instead_of_a_segment_is_refused_and_not_waited_for(tmp_path: Path)
         ("dtype", 5),
         ("id", "no id"),
         ("mb", None),
+        ("mb", 1 << 40),
+        ("at", ["seg-00000.safetensors", 0, 8, "not a digest"]),
+        ("dtype", "qint8"),
+        ("dtype", "float4_e2m1fn_x2"),
+        ("shape", [1] * 65),
+        ("shape", [1 << 30, 1 << 30, 0]),
+        ("batch_dim", 1),
+        ("batch_dim", -2),
+        ("origin", 1),
+        ("recompute", 1),
+        ("same_as", "step0/later:output.0"),
+        ("layout", {"shape": [4], "runs": [[[0, 3]]], "partial": []}),
+        ("layout", {"shape": [4], "runs": [[[0, 1], [0, 1]]], "partial": []}),
+        ("layout", {"shape": [4], "runs": [[["0", 2]]], "partial": []}),
+        ("layout", {"shape": [4], "runs": [[[3, 2]]], "partial": []}),
         ("layout", {"shape": [2], "runs": [], "partial": []}),
     ],
 )
@@ -598,5 +683,5 @@ def test_record_that_cannot_be_is_refused(tmp_path: Path, field: str, wrong: obj
 def test_record_without_a_field_is_refused_with_the_field(tmp_path: Path) -> None:
     write_trace(tmp_path, torch.ones(2))
     edit_journal(tmp_path, lambda value: value.pop("shape"))
-    with pytest.raises(CorruptTrace, match="'shape' is missing"):
+    with pytest.raises(CorruptTrace, match="shape: found nothing, expected a value"):
         Trace.open(tmp_path)

@@ -68,18 +68,20 @@ class Placer:
                 for record in records
             ]
             pieces = [*pieces_of(self._holdings, placed), *self._nothing(records, own.shape)]
+            inferred = any(
+                item.record.layout is None and item.layout.runs != item.outer.runs
+                for item in placed
+            )
+            tensor = assemble(
+                own.shape,
+                pieces,
+                ["layout inferred from the shape"] if inferred else [],
+                absent=tuple(dict.fromkeys(layout for item in placed for layout in item.absent)),
+            )
         except (Unplaceable, LayoutError) as problem:
             return str(problem)
         self._remember(placed)
-        inferred = any(
-            item.record.layout is None and item.layout.runs != item.outer.runs for item in placed
-        )
-        return assemble(
-            own.shape,
-            pieces,
-            ["layout inferred from the shape"] if inferred else [],
-            absent=tuple(dict.fromkeys(layout for item in placed for layout in item.absent)),
-        )
+        return tensor
 
     def _nothing(self, records: Sequence[Record], shape: Shape) -> list[Piece]:
         """Zeros for microbatches of which no rank has a gradient: nothing there needed one."""

@@ -1,0 +1,66 @@
+"""Going on with the trace of a run that was killed: which of its steps are whole.
+
+Enters: the folder of a rank. Leaves: where its journal goes on, behind the last step that ended.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+from ttrace.core.record import RankInfo
+from ttrace.errors import UsageError
+from ttrace.trace import journal
+from ttrace.trace.lines import Lines
+from ttrace.trace.manifest import read_manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What stays of a journal."""
+
+    chain: journal.Chain
+    stop: int  # where the line of the last step ends in the file
+    records: int
+    steps: tuple[int, ...]  # that ended
+    segments: int  # files that are there
+
+
+def resumable(folder: Path, info: RankInfo) -> Kept | None:
+    """What a run of this rank can go on from; None where it left nothing."""
+    path = folder / journal.JOURNAL
+    if not path.exists():
+        return None
+    manifest = read_manifest(folder.parent, folder / journal.MANIFEST, info.rank)
+    _require_same_run(folder, manifest.info, info)
+    chain = manifest.chain()
+    kept, stop, records = copy.copy(chain), 0, 0
+    steps: list[int] = []
+    for line in Lines(path, info.rank, chain):
+        if line.key == journal.STEP:
+            kept, stop, records = copy.copy(chain), line.stop, line.value["records"]
+            steps.append(line.value["number"])
+        elif line.key == journal.END:
+            raise UsageError(f"{folder} is whole, its run came to the end: nothing is left to do")
+    return Kept(
+        chain=kept,
+        stop=stop,
+        records=records,
+        steps=tuple(steps),
+        segments=len(list(folder.glob("seg-*.safetensors"))),
+    )
+
+
+def _require_same_run(folder: Path, before: RankInfo, now: RankInfo) -> None:
+    for what in ("world_size", "axes", "noise_seed"):
+        if getattr(before, what) != getattr(now, what):
+            raise UsageError(
+                f"{folder} was recorded with {what} {getattr(before, what)}, this run has "
+                f"{getattr(now, what)}: go on in the same layout, or choose another folder"
+            )
+    if {m.path for m in before.modules} != {m.path for m in now.modules}:
+        raise UsageError(
+            f"{folder} was recorded of another model: expected the modules of before; choose "
+            "another folder"
+        )
