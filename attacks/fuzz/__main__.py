@@ -18,9 +18,10 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from attacks.fuzz import results
+from attacks.fuzz.applied import link_copy
 from attacks.fuzz.base import Base, make, record
 from attacks.fuzz.cases import Ran, Violation, run_trace
-from attacks.fuzz.mutations import Mutation, link_copy, mutations
+from attacks.fuzz.mutations import Mutation, mutations
 from ttrace.analysis.check import check
 
 SEEDS = Path(__file__).with_name("seeds.json")
@@ -114,6 +115,8 @@ def _fuzz_results(count: int, seeded: int, tally: Tally) -> None:
 
 
 def _many(try_one: Any, strategy: Any, count: int, seeded: int) -> None:
+    if not count:
+        return
     chosen = settings(
         max_examples=count,
         database=None,
@@ -122,8 +125,7 @@ def _many(try_one: Any, strategy: Any, count: int, seeded: int) -> None:
         suppress_health_check=list(HealthCheck),
     )
     everything: Any = given(strategy)
-    if count:
-        seed(seeded)(chosen(everything(try_one)))()
+    seed(seeded)(chosen(everything(try_one)))()
 
 
 def _kept(name: str) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attacks.fuzz.applied import Applied
 from attacks.fuzz.base import Base
-from attacks.fuzz.mutations import Applied, Mutation
+from attacks.fuzz.mutations import Mutation
 from ttrace.analysis import inspect as inspection
 from ttrace.analysis.check import check
 from ttrace.core.limits import MEMORY_BYTES
@@ -61,7 +62,8 @@ def run_trace(copy: Path, base: Base, clean: CheckResult, mutation: Mutation) ->
         applied.undo()
     if found is None:
         return Ran(came_to="refused", violations=tuple(violations))
-    return Ran(came_to=found.outcome.value, violations=tuple(violations))
+    came_to = found.outcome.value if applied.is_changed else "unchanged"
+    return Ran(came_to=came_to, violations=tuple(violations))
 
 
 def guarded(work: Callable[[], Any], case: dict[str, Any]) -> tuple[Any, list[Violation]]:
@@ -102,36 +104,31 @@ def _check(copy: Path) -> CheckResult:
 def _look(trace: Path) -> None:
     facts = inspection.describe(trace)
     print_trace(facts, console_on(io.StringIO()))
-    inspection.view(trace, facts["ids"][0])
+    for name in facts["ids"][:1]:
+        inspection.view(trace, name)
 
 
 def _is_silent(applied: Applied, found: CheckResult, clean: CheckResult) -> bool:
     """Whether nothing tells of a change that must be told."""
     if found.outcome is not Outcome.EQUIVALENT:
         return False
-    mutation, line = applied.mutation, applied.line
+    mutation = applied.mutation
     if mutation.kind == "file":
         return mutation.place[0] != "seg-00000.safetensors" or applied.hits_a_tensor
-    if mutation.role == "perturbed":
+    if mutation.role == "perturbed":  # it only says how much rounding explains
         return mutation.place[:2] == ["manifest", "perturbed"]
     if mutation.kind == "data":
         return True
-    if mutation.kind == "lines" and mutation.how == "removed":
-        return _needs(line) and found.counts() == clean.counts()
-    if mutation.kind != "field":
-        return False
     if mutation.place[0] == "manifest":
         return mutation.place[1:] in (["perturbed"], ["world_size"], ["rank"])
-    if line is None or line.key != journal.RECORD:
+    is_lost = mutation.kind == "lines" and mutation.how == "removed"
+    is_other = mutation.kind == "field" and mutation.place[1:2] in (["id"], ["dtype"], ["shape"])
+    return (is_lost or is_other) and _is_needed(applied) and found.counts() == clean.counts()
+
+
+def _is_needed(applied: Applied) -> bool:
+    """Whether a verdict needs the record that was changed: it has bytes, and nobody repeats it."""
+    line = applied.line
+    if line is None or line.key != journal.RECORD or "at" not in line.value:
         return False
-    return (
-        mutation.place[1:2] in (["id"], ["dtype"], ["shape"])
-        and _needs(line)
-        and (found.counts() == clean.counts())
-    )
-
-
-def _needs(line: Any) -> bool:
-    """Whether a verdict needs a record: it has bytes, and is no repetition of others."""
-    value = line.value
-    return line.key == journal.RECORD and "at" in value and not value.get("recompute")
+    return not line.value.get("recompute") and not applied.is_repeated(line.value)

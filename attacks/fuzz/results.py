@@ -23,6 +23,8 @@ from ttrace.report.forms import FORMS, FileForm, LinesForm
 from ttrace.report.json_file import read_result
 from ttrace.report.terminal_fix import print_fix
 
+_TENSORS = 4  # right, and as many wrong: what matters is that every field is there
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
@@ -40,8 +42,11 @@ def made() -> dict[str, Any]:
     """A failing result with everything that a result may have, as plain data."""
     from tests.support.made_results import made as made_result
 
-    isolation = made_result(1, wrong_layer=0)
-    result = replace(made_result(1, wrong_layer=0), isolation=isolation)
+    whole = made_result(1, wrong_layer=0)
+    shown = [t for t in whole.tensors if t.verdict.is_failure][:_TENSORS]
+    shown += [t for t in whole.tensors if not t.verdict.is_failure][:_TENSORS]
+    small = replace(whole, tensors=tuple(shown), details=whole.details[:2])
+    result = replace(small, isolation=small)
     data: dict[str, Any] = json.loads(json_file.render(result))
     return data
 

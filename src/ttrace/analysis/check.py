@@ -196,6 +196,7 @@ class _Check:
             if found.as_terms and (terms := as_terms(unit.candidate)) is not None:
                 pairs[unit.id] = (unit.reference, terms)
         self._report(what, len(units), len(units))
+        _verify(aligned, reference, candidate)
         return _Compared(aligned=aligned, pairs=pairs, measured=measured, scale=scale)
 
     def _judge(
@@ -287,6 +288,14 @@ class _Check:
             yield compared.scale.note
         for measured in again:
             yield of_repetition({id_: m.statistics.equal for id_, m in measured.items()})
+
+
+def _verify(aligned: Aligned, reference: Source, candidate: Source) -> None:
+    """Verify the bytes of what could not be measured, too."""
+    for alignment in aligned.tensors:
+        for tensor, source in ((alignment.reference, reference), (alignment.candidate, candidate)):
+            if tensor is not None:
+                BlockReader(source.spans).finish(tensor)
 
 
 def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:

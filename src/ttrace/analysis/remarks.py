@@ -52,6 +52,9 @@ def of_alignment(aligned: Aligned) -> Iterator[Note]:
     inferred = [t.id for t in aligned.tensors if t.candidate and t.candidate.notes]
     if inferred:
         yield Note(topic=Topic.INFERRED_LAYOUTS, count=len(inferred), first=inferred[0])
+    together = [t.id for t in aligned.tensors if t.is_kept_together]
+    if together:
+        yield Note(topic=Topic.KEPT_TOGETHER, count=len(together), first=together[0])
 
 
 def of_differences(unused: Iterable[Difference]) -> Iterator[Note]:

@@ -1,8 +1,8 @@
 """Refuses perturbed references that did not make the step of the reference.
 
 Enters: a perturbed reference, measured against the reference. Leaves: a note where what differs is
-no rounding: it started from other parameters (nothing was seeded), made other calls, or updated by
-another amount. Such a run would allow every error.
+no rounding: it started from other parameters (nothing was seeded), made other calls, was given
+other data, or updated by another amount. Such a run would allow every error.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ def refusal(
     alone = _calls(reference) ^ _calls(perturbed)
     if alone:
         return Note(topic=Topic.OTHER_CALLS, count=len(alone), first=min(alone)[0])
+    given = [id_ for id_, found in measured.items() if _is_other_input(id_, found, pairs)]
+    if given:
+        return Note(topic=Topic.OTHER_INPUTS, count=len(given), first=min(given))
     updated = [
         id_ for id_ in pairs if _is_updated_otherwise(id_, reference, perturbed, pairs, measured)
     ]
@@ -54,10 +57,25 @@ def refusal(
     return None
 
 
-def _calls(source: Source) -> set[tuple[TensorId, int]]:
-    """What is recorded in every run, in which microbatch."""
+def _is_other_input(id_: TensorId, found: Statistics, pairs: Mapping[TensorId, Pair]) -> bool:
+    """Whether a model was given something that is no rounding of what the reference got.
+
+    Rounding reaches inputs that a step makes itself, by a generator or a rollout.
+    """
+    if id_.module or id_.kind is not Kind.INPUT:
+        return False
+    expected, noisy = pairs[id_]
+    if expected.dtype != noisy.dtype or not found.count:
+        return expected.dtype != noisy.dtype
+    is_whole = not eps_of(expected.dtype)
+    share = found.unequal / found.count if is_whole else found.relative_error
+    return share > _SMALL_NOISE
+
+
+def _calls(source: Source) -> set[tuple[TensorId, int, str]]:
+    """What is recorded in every run, in which microbatch, of which dtype."""
     return {
-        (record.id, record.microbatch)
+        (record.id, record.microbatch, record.dtype)
         for rank in source.trace.ranks.values()
         for record in rank.records
         if record.id.kind in _IN_EVERY_RUN or (not record.id.module and record.id.kind in _OF_ROOT)
@@ -80,6 +98,8 @@ def _is_updated_otherwise(
     if gradient is None or gradient.relative_error > _SMALL_NOISE:
         return False
     (old, noisy_old), (new, noisy_new) = pairs[before], pairs[id_]
+    if old.shape != new.shape:
+        return False
     expected = distance(reference, old, new)
     found = distance(perturbed, noisy_old, noisy_new)
     rounding = eps_of(new.dtype) * measured[id_].reference_norm

@@ -40,6 +40,11 @@ class Alignment:
         return self.reference if whole else None
 
     @property
+    def is_kept_together(self) -> bool:
+        """Whether one run has its bytes, the other only those of a tensor of which it is a use."""
+        return self.stored_elsewhere and (self.reference is None) != (self.candidate is None)
+
+    @property
     def is_judged(self) -> bool:
         """Whether a verdict is due: not where the same tensor has another name, nor where only one
         of two frameworks keeps gradients in a place of their own before they are reduced.

@@ -152,9 +152,9 @@ def _within(read: _Reader, limit: Between) -> _Reader:
 
     def number(data: Any) -> Any:
         value = read(data)
-        if low <= value <= high:
-            return value
-        raise Refused(data, expected)
+        if value < low or value > high:
+            raise Refused(data, expected)
+        return value
 
     return number
 

@@ -18,6 +18,7 @@ from ttrace.core.blame import Diagnosis, Nearest
 from ttrace.core.ids import TensorId
 from ttrace.core.mesh import Mesh
 from ttrace.core.record import RankInfo
+from ttrace.errors import UsageError
 
 HeldRuns = tuple[tuple[int, int], ...]  # (first index, length), in one dim
 
@@ -104,6 +105,10 @@ class RunFacts:
     versions: dict[str, str]
     facts: dict[str, str] = field(default_factory=dict)
     coordinates: tuple[tuple[int, ...], ...] = ()  # by rank, in the order of the mesh's axes
+
+    def __post_init__(self) -> None:
+        if any(len(own) != len(self.mesh) for own in self.coordinates):
+            raise UsageError(f"ranks have {len(self.mesh)} coordinates, found {self.coordinates}")
 
     @property
     def placed(self) -> Mesh:

@@ -65,9 +65,11 @@ class Topic(StrEnum):
     # perturbed references that are no yardstick, and were left out
     OTHER_START = "other_start"  # from other parameters
     OTHER_CALLS = "other_calls"
+    OTHER_INPUTS = "other_inputs"  # was given other data
     OTHER_UPDATES = "other_updates"  # of another size
     ALIGNMENT = "alignment"  # told by the alignment
     INFERRED_LAYOUTS = "inferred_layouts"
+    KEPT_TOGETHER = "kept_together"  # gradients that one run has only as part of others
     LOSS_SCALE = "loss_scale"
     UNEQUAL_WEIGHTS = "unequal_weights"
     DETERMINISTIC = "deterministic"

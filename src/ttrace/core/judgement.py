@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ttrace.core.limits import Magnitude
 from ttrace.core.plain import INLINE
 from ttrace.core.readings import Reading, Statistic
 
@@ -14,16 +15,16 @@ class Limit:
 
     statistic: Statistic
     dims: tuple[int, ...]
-    allowed: float
+    allowed: Magnitude
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
     """How far the candidate may be from the reference, where that comes from, and finer limits."""
 
-    error_norm: float
+    error_norm: Magnitude
     source: str
-    noise: float | None = None  # that was measured, where it was
+    noise: Magnitude | None = None  # that was measured, where it was
     limits: tuple[Limit, ...] = ()
 
 
@@ -32,6 +33,6 @@ class Judgement:
     """One reading against what is allowed."""
 
     reading: Reading = field(metadata=INLINE)
-    allowed: float
-    ratio: float  # above 1 fails
+    allowed: Magnitude
+    ratio: Magnitude  # above 1 fails
     eps: float | None = None  # in machine epsilons of what the reference has in such a part

@@ -8,6 +8,7 @@ than `MEMORY_BYTES`, or more than seconds, to be read and refused.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -67,6 +68,7 @@ MOST = (1 << 63) - 1  # what a file can be long
 Size = Annotated[int, Between(0, MOST)]
 Count = Annotated[int, Between(1, MOST)]
 Rank = Annotated[int, Between(0, RANKS - 1)]
+Magnitude = Annotated[float, Between(0, math.inf)]  # NaN is none that is too large
 Dim = Annotated[int, Between(0, DIMS - 1)]
 Label = Annotated[str, AtMost(NAME_CHARS)]
 Digest = Annotated[str, Matching("[0-9a-f]{16}")]

@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ttrace.core.limits import Magnitude, Size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
@@ -23,7 +25,7 @@ class Slice:
 
     dims: tuple[int, ...]
     index: tuple[int, ...]
-    error_norm: float
+    error_norm: Magnitude
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +40,17 @@ class Statistics:
     given.
     """
 
-    count: int
-    error_norm: float
-    reference_norm: float
-    candidate_norm: float
+    count: Size
+    error_norm: Magnitude
+    reference_norm: Magnitude
+    candidate_norm: Magnitude
     dot: float
-    max_error: float
+    max_error: Magnitude
     error_sum: float
-    nonfinite_reference: int
-    nonfinite_candidate: int
-    unequal: int
-    peak: float = 0.0  # the largest magnitude in the reference
+    nonfinite_reference: Size
+    nonfinite_candidate: Size
+    unequal: Size
+    peak: Magnitude = 0.0  # the largest magnitude in the reference
     max_ulp: int | None = None  # of two tensors of one floating dtype
     worst_element: tuple[int, ...] = ()
     slices: tuple[Slice, ...] = ()

@@ -168,11 +168,17 @@ TOPICS = {
     "load the same values",
     Topic.OTHER_CALLS: "a perturbed reference was left out: it made other calls than the reference "
     "({count:tensor is/tensors are} in one of them only, first {first})",
+    Topic.OTHER_INPUTS: "a perturbed reference was left out: its model was given other data than "
+    "the reference's ({count:input differs/inputs differ}, first {first}); seed what draws the "
+    "data, or load the same",
     Topic.OTHER_UPDATES: "a perturbed reference was left out: it updated parameters by another "
     "amount than the reference, which is no rounding ({count:parameter}, first {first})",
     Topic.ALIGNMENT: "{text}",
     Topic.INFERRED_LAYOUTS: "layout inferred from the shape: {count:tensor}, first {first}; no "
     "layout was declared; ttrace.annotate can declare it",
+    Topic.KEPT_TOGETHER: "{count:gradient}, first {first}, {count:|was/were} not compared by "
+    "{count:|itself/themselves}: in one of the runs the tensor has several uses, and only the "
+    "gradient over all of them is there, which is compared",
     Topic.LOSS_SCALE: "activation gradients are {factor:g} times the reference's, as a loss "
     "averaged over a part of the batch makes them; they are compared after dividing by it",
     Topic.UNEQUAL_WEIGHTS: "the loss weighs microbatches differently from the reference: its "

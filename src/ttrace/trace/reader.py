@@ -183,7 +183,8 @@ class _Content:
 
 def _require_bounded(folders: Collection[Path]) -> None:
     """Refuse journals that would not fit into memory, before the first is read."""
-    size = sum((folder / journal.JOURNAL).stat().st_size for folder in folders)
+    paths = [folder / journal.JOURNAL for folder in folders]
+    size = sum(path.stat().st_size for path in paths if path.is_file())
     if size > JOURNALS_BYTES:
         raise UnsupportedTrace(
             f"the journals of {next(iter(folders)).parent} have {size:,} bytes, this ttrace reads "

@@ -32,8 +32,9 @@ def require_sound(record: Record, info: RankInfo, earlier: Container[TensorId]) 
     if record.batch_dim is not None and record.batch_dim >= max(1, len(logical)):
         raise Refused(record.batch_dim, f"one of {len(logical)} dims", "batch_dim")
     if record.location is None:
-        if record.same_as is None:
-            raise Refused(InWords("no bytes"), "bytes, or the id of the same tensor", "at")
+        if record.same_as is None or not record.id.kind.is_gradient_of_activation:
+            place = "the place of its bytes; only a gradient may be stored with another"
+            raise Refused(InWords("nothing"), place, "at")
         return
     if record.same_as is not None and record.same_as not in earlier:
         raise Refused(str(record.same_as), "the id of an earlier record", "same_as")

@@ -14,7 +14,7 @@ from tests.support.capturing import record
 from ttrace.core.finding import Topic
 from ttrace.core.results import CheckResult, Outcome, Verdict
 
-REFUSED = {Topic.OTHER_START, Topic.OTHER_CALLS, Topic.OTHER_UPDATES}
+REFUSED = {Topic.OTHER_START, Topic.OTHER_CALLS, Topic.OTHER_INPUTS, Topic.OTHER_UPDATES}
 
 
 def trace(
@@ -25,11 +25,13 @@ def trace(
     lr: float = 0.1,
     calls: int = 1,
     scale: float = 1.0,
+    data_seed: int = 1,
+    dtype: torch.dtype = torch.float32,
 ) -> Path:
     torch.manual_seed(seed)
-    model: Any = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    model: Any = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(data_seed)).to(dtype)
 
     def step() -> None:
         for _ in range(calls):
@@ -63,6 +65,8 @@ def test_the_same_step_is_taken(tmp_path: Path) -> None:
     [
         ({"seed": 1}, Topic.OTHER_START),
         ({"calls": 2}, Topic.OTHER_CALLS),
+        ({"dtype": torch.float64}, Topic.OTHER_CALLS),
+        ({"data_seed": 2}, Topic.OTHER_INPUTS),
         ({"lr": 0.0}, Topic.OTHER_UPDATES),
         ({"lr": 0.4}, Topic.OTHER_UPDATES),
     ],

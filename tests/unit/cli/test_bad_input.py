@@ -175,10 +175,13 @@ class TestUndecided:
         """The one common id cannot be measured, and the rest is the candidate's alone."""
         ours = write_trace(tmp_path / "ours", common=torch.ones(3))
         theirs = write_trace(tmp_path / "theirs", common=torch.ones(3), more=torch.ones(3))
-        forged = Forged(theirs / "rank-00000")
+        for trace in (ours, theirs):
+            forged = Forged(trace / "rank-00000")
+            forged.records[0]["id"] = "step0/common:grad_output.0"
+            forged.write()
+        check(ours, theirs).require(0)
         del forged.records[0]["at"]
         forged.records[0]["same_as"] = "step0/more:output.0"
-        check(ours, theirs).require(0)
         forged.write()
         check(ours, theirs).require(2, "UNDECIDED: nothing could be compared", "1 extra")
 

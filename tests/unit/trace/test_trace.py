@@ -193,12 +193,13 @@ def test_note_shares_the_bytes_of_another_record_or_has_none(tmp_path: Path) -> 
     first = writer.write(record_of(tensor, "a"), tensor)
     assert first.location is not None
     writer.note(record_of(tensor, "b", same_as=first.id).at(first.location))
-    writer.note(record_of(tensor, "c", same_as=first.id))
+    gradient = TensorId.parse("step0/c:grad_output.0")
+    writer.note(replace(record_of(tensor, "c", same_as=first.id), id=gradient))
     writer.close(SUMMARY)
     _, shared, empty = Trace.open(tmp_path).ranks[0].records
     with SpanReader(tmp_path) as reader:
         assert torch.equal(reader.load(shared), tensor)
-        with pytest.raises(UsageError, match=r"step0/c:output.0 of rank 0 has no bytes.*step0/a:"):
+        with pytest.raises(UsageError, match=r"step0/c:grad_output.0 of rank 0 has no bytes.*step0/a:"):
             reader.load(empty)
 
 

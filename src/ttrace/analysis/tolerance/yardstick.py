@@ -130,6 +130,8 @@ def _jump(
     gradient = next((each for each in kinds if each in known and known[each].noise), None)
     if gradient is None or before not in tensors:
         return NO_JUMP
+    if len({tensors[each].shape for each in (before, gradient, id_)}) > 1:
+        return NO_JUMP  # a shape changed in the step, or the trace is not what was recorded
     return jumps(
         reader,
         before=tensors[before],
