@@ -12,7 +12,7 @@ JOBS ?= 1
 
 .PHONY: demo test test-slow test-trainers test-browser browser-deps screenshots lint format docs
 .PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-trainers bench-yardsticks clean
+.PHONY: bench-trainers bench-yardsticks fuzz clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -97,6 +97,10 @@ $(DOCS): $(STAMP)
 # site/index.html opens from disk; a broken link, or an asset from the network, is an error.
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# 20,000 mutated traces and 5,000 mutated results: about ten minutes on two cores.
+fuzz: $(STAMP)
+	$(BIN)/python -m attacks.fuzz
 
 # Fails where a ratio got worse by more than a third since it was recorded.
 bench: $(STAMP)
