@@ -150,7 +150,6 @@ class Applied:
         if how == "link":
             path.symlink_to(self._original / name)
             return
-        self.hits_a_tensor = self._hits(name, place, how)
         if how == "flip":
             content[place] ^= 1 << bit
         elif how == "cut":
@@ -162,13 +161,10 @@ class Applied:
         elif how == "empty":
             content = bytearray()
         path.write_bytes(content)
-
-    def _hits(self, name: str, place: int, how: str) -> bool:
+        before = (self._original / name).read_bytes()
         at = [record["at"] for record in Forged(self._original).records if "at" in record]
-        spans = [(offset, offset + size) for segment, offset, size, _ in at if segment == name]
-        if how == "flip":
-            return any(start <= place < stop for start, stop in spans)
-        return how != "append" and any(place < stop for _, stop in spans)
+        spans = [slice(offset, offset + size) for segment, offset, size, _ in at if segment == name]
+        self.hits_a_tensor = any(before[span] != content[span] for span in spans)
 
     def _unlink(self) -> None:
         """Files are links to those of the base: new ones take their place."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from attacks.fuzz.applied import Applied
 from attacks.fuzz.base import Base
-from attacks.fuzz.mutations import Mutation
+from attacks.fuzz.mutations import REMOVED, Mutation
 from ttrace.analysis import inspect as inspection
 from ttrace.analysis.check import check
 from ttrace.core.limits import MEMORY_BYTES
@@ -116,7 +116,7 @@ def _is_silent(applied: Applied, found: CheckResult, clean: CheckResult) -> bool
     if mutation.kind == "file":
         return mutation.place[0] != "seg-00000.safetensors" or applied.hits_a_tensor
     if mutation.role == "perturbed":  # it only says how much rounding explains
-        return mutation.place[:2] == ["manifest", "perturbed"]
+        return mutation.place[:2] == ["manifest", "perturbed"] and mutation.value in (None, REMOVED)
     if mutation.kind == "data":
         return True
     if mutation.place[0] == "manifest":

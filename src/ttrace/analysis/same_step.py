@@ -46,6 +46,9 @@ def refusal(
     alone = _calls(reference) ^ _calls(perturbed)
     if alone:
         return Note(topic=Topic.OTHER_CALLS, count=len(alone), first=min(alone)[0])
+    stored = [id_ for id_, (expected, noisy) in pairs.items() if expected.dtype != noisy.dtype]
+    if stored:
+        return Note(topic=Topic.OTHER_CALLS, count=len(stored), first=min(stored))
     given = [id_ for id_, found in measured.items() if _is_other_input(id_, found, pairs)]
     if given:
         return Note(topic=Topic.OTHER_INPUTS, count=len(given), first=min(given))
@@ -64,18 +67,15 @@ def _is_other_input(id_: TensorId, found: Statistics, pairs: Mapping[TensorId, P
     """
     if id_.module or id_.kind is not Kind.INPUT:
         return False
-    expected, noisy = pairs[id_]
-    if expected.dtype != noisy.dtype or not found.count:
-        return expected.dtype != noisy.dtype
-    is_whole = not eps_of(expected.dtype)
-    share = found.unequal / found.count if is_whole else found.relative_error
+    is_whole = not eps_of(pairs[id_][0].dtype)
+    share = found.unequal / max(1, found.count) if is_whole else found.relative_error
     return share > _SMALL_NOISE
 
 
-def _calls(source: Source) -> set[tuple[TensorId, int, str]]:
-    """What is recorded in every run, in which microbatch, of which dtype."""
+def _calls(source: Source) -> set[tuple[TensorId, int]]:
+    """What is recorded in every run, in which microbatch."""
     return {
-        (record.id, record.microbatch, record.dtype)
+        (record.id, record.microbatch)
         for rank in source.trace.ranks.values()
         for record in rank.records
         if record.id.kind in _IN_EVERY_RUN or (not record.id.module and record.id.kind in _OF_ROOT)

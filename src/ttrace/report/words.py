@@ -167,7 +167,8 @@ TOPICS = {
     "the reference ({count:parameter differs/parameters differ}, first {first}); seed the run, or "
     "load the same values",
     Topic.OTHER_CALLS: "a perturbed reference was left out: it made other calls than the reference "
-    "({count:tensor is/tensors are} in one of them only, first {first})",
+    "did, or in another precision ({count:tensor is/tensors are} in one of them only, first "
+    "{first})",
     Topic.OTHER_INPUTS: "a perturbed reference was left out: its model was given other data than "
     "the reference's ({count:input differs/inputs differ}, first {first}); seed what draws the "
     "data, or load the same",

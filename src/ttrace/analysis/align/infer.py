@@ -80,9 +80,10 @@ def cuts_of(holdings: Holdings, record: Record, shape: Shape) -> list[Cut]:
     key, dim = key_of(record), record.batch_dim
     if dim is None:
         return cuts(holdings.batch, key, shape, record.id.module)
-    if dim < 0 or not _size(shape, dim) or shape[dim] % holdings.batch.sizes[key[0]]:
+    samples = holdings.batch.sizes[key[0]]
+    if dim < 0 or not samples or not _size(shape, dim) or shape[dim] % samples:
         return []
-    unit = shape[dim] // holdings.batch.sizes[key[0]]
+    unit = shape[dim] // samples
     runs = [
         Run((run.start or 0) * unit, run.length * unit) for run in holdings.batch.parts[key].samples
     ]
@@ -134,6 +135,7 @@ def infer_layout(
             other.rank: other.shape[dim]
             for other in records
             if other.rank in ranks
+            and len(other.shape) == len(whole)
             and other.microbatch == record.microbatch
             and other.recompute == record.recompute
         }
