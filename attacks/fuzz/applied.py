@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -30,9 +31,7 @@ class Applied:
         self.is_changed = True
         self.line: ForgedLine | None = None  # that was changed, as it was
         self.hits_a_tensor = True  # of a damaged file: whether the bytes of one are changed
-        {"field": self._field, "lines": self._lines, "data": self._data, "file": self._file}[
-            mutation.kind
-        ]()
+        getattr(self, f"_{mutation.kind}")()
 
     def undo(self) -> None:
         if self._folder.is_symlink() or not self._folder.is_dir():
@@ -106,6 +105,21 @@ class Applied:
         self._unlink()
         forged.write()
 
+    def _shape(self) -> None:
+        """Another shape, with bytes of that size and a layout that fits it."""
+        forged = Forged(self._folder)
+        stored = [record for record in forged.records if "at" in record]
+        record = stored[self.mutation.place[0] % len(stored)]
+        shape, split = self.mutation.value, self.mutation.how
+        self.is_changed = shape != record["shape"]
+        record["shape"] = shape
+        record["at"][2] = math.prod(shape) * torch_dtype(record["dtype"]).itemsize
+        record.pop("layout", None)
+        if split != "plain":
+            record["layout"] = _layout(shape, split)
+        self._unlink()
+        forged.write()
+
     def _data(self) -> None:
         self._change_data(self._folder)
         if self._is_told_by_noise:
@@ -175,6 +189,21 @@ class Applied:
 def link_copy(source: Path, target: Path) -> None:
     """A copy of a folder whose files are the same as the source's."""
     shutil.copytree(source, target, copy_function=os.link)
+
+
+def _layout(shape: list[int], split: str) -> dict[str, Any]:
+    """Where a local tensor of this shape may sit."""
+    if split == "full":
+        return {"shape": shape, "runs": [[[0, size]] for size in shape], "partial": []}
+    if split == "half":
+        whole = [2 * size for size in shape]
+        return {"shape": whole, "runs": [[[size, size]] for size in shape], "partial": []}
+    if split == "scattered":
+        whole = [2 * size for size in shape]
+        runs = [[[2 * i, 1] for i in range(min(size, 2000))] for size in shape]
+        return {"shape": whole, "runs": runs, "partial": []}
+    padded: Any = [[[0, size // 2], [None, size - size // 2]] for size in shape]
+    return {"shape": [size // 2 for size in shape], "runs": padded, "partial": ["dp"]}
 
 
 def _count_again(forged: Forged) -> None:

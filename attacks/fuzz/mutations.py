@@ -1,8 +1,8 @@
 """Mutations of traces: what is changed where, as plain data that can be kept and repeated.
 
-Four kinds: a field of a manifest or of a journal line is replaced or removed, lines are removed,
-doubled or exchanged, the bytes of a tensor are changed (all three with every checksum made right),
-or a file is damaged as it is.
+Five kinds: a field of a manifest or of a journal line is replaced or removed, lines are removed,
+doubled or exchanged, a record gets another shape in all of its fields, the bytes of a tensor are
+changed (all with every checksum made right), or a file is damaged as it is.
 """
 
 from __future__ import annotations
@@ -21,13 +21,27 @@ from ttrace.trace import journal
 
 REMOVED = "(removed)"
 FILES = (journal.MANIFEST, journal.JOURNAL, "seg-00000.safetensors")
+_SHAPES: list[list[int]] = [
+    [0],
+    [1 << 40, 0],
+    [0, 1 << 47],
+    [1] * 64,
+    [0] * 64,
+    [1 << 20],
+    [1 << 10, 1 << 10],
+    [*[1] * 30, 4, 6],
+    [6, 4],
+    [24],
+    [2, 2, 6],
+    [4, 6, 1],
+]
 _DATA = ("doubled", "zeroed", "negated", "reversed", "nan")
 _DAMAGE = ("flip", "cut", "insert", "append", "gone", "empty", "folder", "link")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """One change of one rank of one trace. `kind`: field, lines, data or file."""
+    """One change of one rank of one trace. `kind`: field, lines, shape, data or file."""
 
     role: str
     rank: int
@@ -82,7 +96,16 @@ def mutations(base: Base) -> st.SearchStrategy[Mutation]:
         st.floats(0, 1, exclude_max=True),
         st.integers(0, 7),
     )
-    return st.one_of(fields, fields, fields, lines, data, files)
+    shapes = st.builds(
+        lambda at, shape, line, split: Mutation(
+            role=at[0], rank=at[1], kind="shape", how=split, place=[line], value=shape
+        ),
+        st.sampled_from(ranks),
+        st.one_of(st.sampled_from(_SHAPES), st.lists(st.integers(0, 6), max_size=6)),
+        st.integers(0, 1 << 16),
+        st.sampled_from(["plain", "full", "half", "scattered", "padded"]),
+    )
+    return st.one_of(fields, fields, fields, lines, shapes, data, files)
 
 
 def _field(place: tuple[tuple[str, int], list[Any], Any]) -> st.SearchStrategy[Mutation]:

@@ -163,7 +163,9 @@ def own_batch(trace: Trace, inputs: RowsOfSteps, dim: int = 0) -> Batch:
     lengths: dict[int, int] = {}
     for step, rows_of in inputs.items():
         longest = max(map(_length, rows_of.values()), default=0)
-        digests = {key: [digest(row) for row in held] for key, held in rows_of.items()}
+        digests = {key: [digest(row) for row in held] for key, held in rows_of.items() if held}
+        if not digests:
+            continue  # of a model that is given nothing, there are no samples
         order: list[str] = []
         placed: dict[object, Part] = {}
         for key in in_order(trace, digests):

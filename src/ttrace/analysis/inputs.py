@@ -59,6 +59,8 @@ class ModelInputs:
 
 
 def rows_along(tensor: torch.Tensor, dim: int) -> Rows:
+    if not tensor.numel():
+        return ()
     if dim == WHOLE:
         return (tensor,)
     return tuple(tensor.movedim(dim, 0)) if tensor.ndim > dim else ()

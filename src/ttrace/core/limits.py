@@ -23,7 +23,7 @@ PLAN_BYTES = 256 << 20
 ACCEPT_BYTES = 1 << 20
 
 RANKS = 1 << 20
-DIMS = 64  # torch allows no more
+DIMS = 63  # numpy indexes no more, torch 64
 ELEMENTS = 1 << 48  # of one tensor
 RUNS = 1 << 20  # of one dim of a layout: every token by itself
 MOST_CELLS = 1 << 22  # into which the runs of all layouts cut one logical tensor
