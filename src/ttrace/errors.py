@@ -16,7 +16,7 @@
 A mismatch between two runs is a result; it is an exception only for those who ask for one.
 """
 
-from ttrace.text import inert
+from ttrace.text import inert_line
 
 
 class TTraceError(Exception):
@@ -29,7 +29,7 @@ class TTraceError(Exception):
         super().__init__(*lines)
 
     def __str__(self) -> str:
-        return "\n".join(map(inert, self.args))
+        return "\n".join(map(inert_line, self.args))
 
 
 class TraceError(TTraceError):

@@ -3,6 +3,7 @@ r"""Text from outside, as it is shown: a character that acts or is not seen is w
     inert("wq\x1b[2J\n")        wq\x1b[2J\n         as Python writes it between quotes
     inert("a\u202eb \udc80")    a\u202eb \udc80
     inert("##[error]a")         #\x23[error]a       which the logs of CI systems would obey
+    inert_line("::error::a")    \::error::a         so does GitHub, at the beginning of a line
 
 Names of modules, messages of errors and paths of files are chosen by whoever made a model or a
 trace. Every form of report shows them as this function has them, and adds what its own markup
@@ -18,6 +19,7 @@ _UNSEEN = (
 )
 # Commands that GitHub, Azure and TeamCity find anywhere in a line: ##[error], ##vso[...].
 _ACTING = re.compile(rf"[{_UNSEEN}]|(?<=#)#(?=\w*\[)")
+_COMMAND = re.compile(r"^(\s*)::")
 
 
 def inert(text: str) -> str:
@@ -27,6 +29,11 @@ def inert(text: str) -> str:
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _written(c) for c in text)
     return _ACTING.sub(lambda match: _written(match[0]), text)
+
+
+def inert_line(text: str) -> str:
+    """The same for a text that begins a line."""
+    return _COMMAND.sub(r"\1\\::", inert(text))
 
 
 def _written(char: str) -> str:

@@ -48,6 +48,7 @@ def test_inert_text_is_one_line_of_visible_characters(text: str) -> None:
 @given(TEXTS)
 def test_errors_quote_without_obeying(text: str) -> None:
     assert str(UsageError(f"no {text}")) == inert(f"no {text}")
+    assert not str(UsageError(text)).lstrip().startswith("::")
 
 
 def test_lines_of_an_error_are_those_that_it_was_given() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable
 from typing import TextIO
@@ -10,11 +9,9 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from ttrace.text import inert
+from ttrace.text import inert, inert_line
 
 _PIPED_WIDTH = 150  # chosen: piped output is read by programs and in logs, which do not wrap
-
-_COMMAND = re.compile(r"^(\s*)::")
 
 
 def console_on(out: TextIO) -> Console:
@@ -39,7 +36,7 @@ def put(console: Console, text: str, style: str | None = None, *, hanging: int =
 
 def put_lines(console: Console, lines: Iterable[str]) -> None:
     """Lines as they are, of whatever length: they may hold a command or a path to be copied."""
-    _send(console, map(inert, lines))
+    _send(console, lines)
 
 
 def cell(text: str, style: str = "") -> Text:
@@ -48,8 +45,7 @@ def cell(text: str, style: str = "") -> Text:
 
 
 def _send(console: Console, lines: Iterable[str], style: str | None = None) -> None:
-    """A runner of GitHub takes a line that begins with :: for a command, also behind spaces."""
-    shown = "\n".join(_COMMAND.sub(r"\1\\::", line) for line in lines)
+    shown = "\n".join(map(inert_line, lines))
     console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 

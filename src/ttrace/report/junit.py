@@ -15,7 +15,7 @@ from ttrace.report.caveats import CAVEATS, Caveat
 from ttrace.report.ranks import mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
-from ttrace.text import inert
+from ttrace.text import inert, inert_line
 
 _SHOWN = 20  # chosen: a CI system shows the message in a small box
 
@@ -68,7 +68,7 @@ def _case(suite: ET.Element, group: str, name: str) -> ET.Element:
 
 def _add(case: ET.Element, tag: str, message: str, lines: list[str]) -> None:
     # Nothing that XML forbids is left in what is inert.
-    ET.SubElement(case, tag, message=inert(message)).text = "\n".join(map(inert, lines))
+    ET.SubElement(case, tag, message=inert(message)).text = "\n".join(map(inert_line, lines))
 
 
 def _lines(tensors: list[TensorResult], mesh: Mesh) -> list[str]:

@@ -16,7 +16,7 @@ from ttrace.report.numbers import counted
 from ttrace.report.ranks import listed_ranks, mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
-from ttrace.text import inert
+from ttrace.text import inert, inert_line
 
 _CULPRITS = 3  # chosen: the first ones are where to look
 _ROWS = 5  # chosen: as in the terminal
@@ -66,7 +66,7 @@ def _card(card: Card) -> list[str]:
     lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
     for excerpt in card.code[:1]:
         fence = "`" * max(3, 1 + _longest_fence(excerpt.lines))
-        shown = map(inert, excerpt.lines)
+        shown = map(inert_line, excerpt.lines)
         lines += ["", f"{code(excerpt.place)}", "", f"{fence}python", *shown, fence]
     return [*lines, ""]
 

@@ -48,6 +48,7 @@ _MEANINGS = {
     Verdict.UNDECIDED: "undecided",
     Verdict.ACCEPTED: "accepted",
 }
+_NUMBERS = (float, int, bool, type(None))  # nearly all of the data
 
 
 def payload(result: CheckResult) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def _shown(data: Any) -> Any:
     if isinstance(data, dict):
         return {_shown(key): _shown(value) for key, value in data.items()}
     if isinstance(data, list):
-        return [_shown(v) if isinstance(v, str | dict | list) else v for v in data]
+        return [v if type(v) in _NUMBERS else _shown(v) for v in data]
     return data
 
 

@@ -31,7 +31,7 @@ from ttrace.report.ranks import mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 from ttrace.testing.variables import KEPT, PAGES
-from ttrace.text import inert
+from ttrace.text import inert_line
 
 _LONGEST = 120  # chosen: bytes of a file's name, of which systems take 255
 _CULPRITS = 3  # chosen: the first ones are where to look
@@ -99,7 +99,7 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
             lines.append(said)
     if report is not None:
         lines.append(line(Line.REPORT, path=report))
-    return "\n".join(map(inert, lines))
+    return "\n".join(map(inert_line, lines))
 
 
 @contextmanager
