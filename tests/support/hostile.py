@@ -29,7 +29,7 @@ PAYLOADS = {
     "old commands": "::add-mask::a ##[add-mask]b ##vso[task.setvariable]c",
     "terminal": "\x1b]0;owned\x07\x1b[31m\x1b[2J\x1b[H\x9b31m\r\b\t\x7f\x85\x00",
     "unseen": "\u202egpj\u2066\u2069\u200b\u200d\u2028\u2029\ufeff\u3164\xad\xa0",
-    "surrogates": "\udc80\ud83d\udcff",
+    "surrogates": "\udc80\udcff\ud83d",
     "xml": "]]>&amp;&#x1b;\x0b\ufffe\uffff\U0010ffff<![CDATA[",
     "console": "[bold red]x[/] [link=http://e.x]y[/link] :smile: [/nothing]",
     "templates": "@DATA@ @SCRIPT@ @TITLE@ {0} {count:a/b} %s %(x)s ${x} $(x) {{x}}",
