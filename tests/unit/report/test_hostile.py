@@ -8,6 +8,8 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from markdown_it.token import Token
 
 from tests.support.hostile import PAYLOADS, full, hostile
 from tests.support.invoking import invoke, strict_json
-from ttrace.core.results import CheckResult
+from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import forms, github, html, junit, markdown, trackers
 from ttrace.report.json_file import render
 from ttrace.report.payload import payload
@@ -135,7 +137,10 @@ def in_json(result: CheckResult) -> None:
     text = render(result)
     assert text.isascii()
     assert not re.search(r"##\w*\[|^\s*::", text, re.MULTILINE)
-    assert CheckResult.from_dict(strict_json(text)) == result
+    data = strict_json(text)
+    assert CheckResult.from_dict(data) == result
+    words = [e["words"] for key in ("culprits", "tensors", "notes") for e in data[key]]
+    assert all(inert(said) == said for said in words)
     for line in text.splitlines():
         assert inert(line) == line
 
@@ -166,6 +171,23 @@ FORMS = (
 def test_stays_text(form: Any, name: str) -> None:
     form(hostile(PAYLOADS[name]))
     form(hostile(PAYLOADS[name], roles=True))
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize("verdict", [Verdict.UNDECIDED, Verdict.PASS])
+def test_headline_of_what_is_left_open_stays_text(name: str, verdict: Verdict) -> None:
+    """Of a tensor of which nothing can be said, and of a run that was not recorded whole."""
+    result = hostile(PAYLOADS[name])
+    kept = (replace(t, verdict=verdict) for t in result.tensors if t.specifics is not None)
+    result = replace(result, tensors=tuple(kept), culprits=(), isolation=None)
+    assert result.exit_code == 2
+    assert inert(str(result)) == str(result)
+    (line, *_) = github.workflow_commands(result)
+    assert inert(line) == line
+    in_terminal(result)
+    in_markdown(result)
+    titles = re.findall(r"<title>(.*)</title>|<h1.*?>(.*)</h1>", html.render(result))
+    assert [unescape("".join(title)) for title in titles] == [str(result)] * 2
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
