@@ -67,11 +67,11 @@ AXE := build/axe/node_modules/axe-core/package.json
 $(AXE):
 	npm install --silent --no-audit --no-fund --prefix build/axe axe-core@4.14.0
 
-# Debian's chromium, its driver and npm; as root, or with sudo.
+# Debian's chromium, its driver, npm and tmux; as root, or with sudo.
 browser-deps: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
-	command -v chromedriver >/dev/null && command -v npm >/dev/null || { SUDO=$$(command -v sudo || true); \
-	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium chromium-driver npm; }
+	command -v chromedriver >/dev/null && command -v npm >/dev/null && command -v tmux >/dev/null || { SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium chromium-driver npm tmux; }
 	$(MAKE) --no-print-directory $(AXE)
 
 test-browser: browser-deps

@@ -16,9 +16,20 @@
 A mismatch between two runs is a result; it is an exception only for those who ask for one.
 """
 
+from ttrace.text import inert_line
+
 
 class TTraceError(Exception):
-    """What was found, what was expected, and what to do next."""
+    """What was found, what was expected, and what to do next; each argument is a line.
+
+    What a message quotes cannot act where it is printed, nor begin a line of its own.
+    """
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__(*lines)
+
+    def __str__(self) -> str:
+        return "\n".join(map(inert_line, self.args))
 
 
 class TraceError(TTraceError):
@@ -46,7 +57,10 @@ class CannotCompare(TTraceError):
 
 
 class CommandFailed(TTraceError):
-    """A traced run failed or ran past its time limit."""
+    """A traced run failed or ran past its time limit; its message ends with lines of a log."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__(*(part for text in lines for part in text.expandtabs().split("\n")))
 
 
 class UsageError(TTraceError):

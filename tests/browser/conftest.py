@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.browser.made_pages import complete, isolated, of_two_steps, write
+from tests.support.hostile import PAYLOADS, hostile
 from tests.support.made_results import made
+
+NAME = "".join(PAYLOADS[kind] for kind in ("markup", "terminal", "unseen", "surrogates", "xml"))
 
 
 @pytest.fixture(scope="session")
@@ -37,15 +40,13 @@ def browser(shared_browser: object) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    from tests.unit.report.test_forms import hostile
-
     folder = tmp_path_factory.mktemp("pages")
     results = {
         "clean": made(4),
         "failing": made(4, wrong_layer=2),
         "isolated": isolated(),
         "steps": of_two_steps(),
-        "hostile": hostile(),
+        "hostile": hostile(NAME),
         "large": made(140, wrong_layer=100),
     }
     return {

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.made_results import made
+from ttrace.testing.equivalence import _write_report
+from ttrace.testing.variables import PAGES
+
+_RUNNING = "PYTEST_CURRENT_TEST"
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/03_pytest_tensor_parallel"
 
@@ -71,3 +76,26 @@ def asked(request: pytest.FixtureRequest) -> object:
 
 def test_fixture_runs_a_function_on_every_rank(asked: object) -> None:
     assert asked(2).run(2, _rank) == [0, 1]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("running", "name"),
+    [
+        ("tests/test_mlp.py::test_tp[4] (call)", "test_mlp.test_tp-4"),
+        ("tests/test_mlp.py::test_tp[a/b] (call)", "test_mlp.test_tp-a-b"),
+        (
+            "tests/test_mlp.py::test_tp[../../etc/x\x1b\n\udc80] (call)",
+            "test_mlp.test_tp-..-..-etc-x",
+        ),
+        (f"tests/test_mlp.py::test_{'日' * 200} (call)", f"test_mlp.test_{'日' * 35}"),
+        ("", "equivalence"),
+    ],
+)
+def test_reports_are_called_like_their_tests(
+    running: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In names that every file system takes, and in the folder that was chosen."""
+    monkeypatch.setattr(os, "environ", os.environ | {PAGES: str(tmp_path), _RUNNING: running})
+    path = _write_report(made(1), None)
+    assert path == tmp_path / f"{name}.html"
+    assert path.exists()

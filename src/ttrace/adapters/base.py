@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 from ttrace.adapters.leaves import leaves
 from ttrace.adapters.optimizers import optimizers_behind, with_inner
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, distinct
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
 
@@ -162,7 +162,7 @@ class Naming:
         """
         seen: set[nn.Module] = set()
         for root in self.roots:
-            yield from root.named_modules(memo=seen)
+            yield from distinct(root.named_modules(memo=seen))
 
     def written_class(self, module: nn.Module) -> type:
         """The class a person wrote. Default: the module's own; frameworks may put others before."""

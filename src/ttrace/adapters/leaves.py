@@ -14,14 +14,23 @@ from typing import Any
 
 import torch
 
+from ttrace.core.ids import distinct
+
 
 def leaves(value: Any, slot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor with its slot; a bare tensor has slot 0, like the first of a tuple."""
+    """Every tensor with its slot; a bare tensor has slot 0, like the first of a tuple.
+
+    Keys may look like other slots, as "a.b" beside {"a": {"b": ...}}, and 1 beside "1".
+    """
+    return distinct(_walk(value, slot))
+
+
+def _walk(value: Any, slot: str) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield slot or "0", value
         return
     for name, child in _children(value):
-        yield from leaves(child, f"{slot}.{name}" if slot else name)
+        yield from _walk(child, f"{slot}.{name}" if slot else name)
 
 
 def input_leaves(
@@ -31,27 +40,28 @@ def input_leaves(
     yield from leaves(kwargs)
 
 
-def map_leaves(
-    value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], slot: str = ""
-) -> Any:
+def map_leaves(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
     """The same structure with every tensor changed; the original is left as it was."""
+    slots = iter([slot for slot, _ in leaves(value)])
+    return _mapped(value, lambda tensor: change(next(slots), tensor))
+
+
+def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        return change(slot or "0", value)
-    children = {
-        name: map_leaves(child, change, f"{slot}.{name}" if slot else name)
-        for name, child in _children(value)
-    }
-    if all(children[name] is child for name, child in _children(value)):
+        return change(value)
+    children = list(_children(value))
+    items = [_mapped(child, change) for _, child in children]
+    if all(item is child for item, (_, child) in zip(items, children, strict=True)):
         return value
     if isinstance(value, Mapping):
         changed: Any = copy.copy(value)
-        for key in value:
-            changed[key] = children[str(key)]
+        for key, item in zip(value, items, strict=True):
+            changed[key] = item
         return changed
     if isinstance(value, (tuple, list)):
-        items = list(children.values())
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return dataclasses.replace(value, **children)
+    names = (name for name, _ in children)
+    return dataclasses.replace(value, **dict(zip(names, items, strict=True)))
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:

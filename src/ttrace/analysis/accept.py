@@ -1,7 +1,7 @@
 """The accept list: a TOML file of what may differ, read, applied to verdicts, and written.
 
     [[accept]]
-    id = "step*/drop:*"                       a pattern of tensor ids, * is any text
+    id = "step*/drop:*"                       a pattern of ids as reports show them, * is any text
     reason = "each rank draws its own mask"
     bound = 50                                optional: the largest error over tolerance
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -92,12 +93,20 @@ def append_entry(file: Path, entry: Acceptance) -> None:
     before = _read(file) if file.exists() else ""
     known = _parsed(before, file)
     values = {"id": entry.id, "reason": entry.reason, "bound": entry.bound}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    lines = [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
     gap = "" if not before else "\n" if before.endswith("\n") else "\n\n"
     text = before + gap + "\n".join(["[[accept]]", *lines]) + "\n"
-    if _parsed(text, file) != (*known, entry):
-        raise UsageError(f"the entry for {entry.id!r} cannot be written to {file} as TOML text")
-    file.write_text(text, encoding="utf-8")
+    with suppress(UsageError):
+        if _parsed(text, file) == (*known, entry):
+            file.write_text(text, encoding="utf-8")
+            return
+    raise UsageError(f"the entry for {entry.id!r} cannot be written to {file} as TOML text")
+
+
+def _toml(value: str | float) -> str:
+    """A number, or a text in which nothing acts where the file is shown."""
+    shown = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in shown)
 
 
 def _parsed(text: str, path: Path) -> tuple[Acceptance, ...]:

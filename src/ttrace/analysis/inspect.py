@@ -119,6 +119,7 @@ def view(path: Path, name: str) -> TensorView:
 def export(path: Path, name: str, file: Path) -> dict[str, Any]:
     """Write one logical tensor as a safetensors file under its id."""
     id_ = TensorId.parse(name)
+    name = str(id_)
     if file.exists():
         raise UsageError(f"{file} exists: choose another name, or remove it")
     with opened(("trace", path)) as (source,):

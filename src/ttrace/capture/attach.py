@@ -13,6 +13,7 @@ from weakref import ref
 from ttrace.capture.settings import OUT, Settings
 from ttrace.capture.tracer import Attached, OffTracer, Tracer
 from ttrace.errors import TTraceError
+from ttrace.text import inert
 from ttrace.trace.progress import write_refusal
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _recording(model: Any, optimizer: Any, settings: Settings) -> RecordingTrace
 
 def _refuse(folder: Path, error: Exception) -> None:
     kind = "" if isinstance(error, TTraceError) else f"{type(error).__name__}: "
-    why = f"ttrace.attach could not trace what it was given, and training goes on: {kind}{error}"
+    what = inert(f"{kind}{error}")
+    why = f"ttrace.attach could not trace what it was given, and training goes on: {what}"
     _LOG.error(why, exc_info=None if isinstance(error, TTraceError) else error)
     with suppress(OSError):
         write_refusal(folder, why)

@@ -21,6 +21,7 @@ from ttrace.capture.objects import ObjectMemory
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
+from ttrace.text import inert
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import FULL, Payload, payload_for
 from ttrace.trace.writer import TraceWriter
@@ -137,8 +138,9 @@ class Recorder:
         """Count a fault inside a hook; the training run must not notice."""
         self._fault_count += 1
         if len(self._faults) < _FAULTS_KEPT:
-            self._faults.append(f"{where}: {type(error).__name__}: {error}")
-            _LOG.error("ttrace could not record %s: %s: %s", where, type(error).__name__, error)
+            said = inert(f"{where}: {type(error).__name__}: {error}")
+            self._faults.append(said)
+            _LOG.error("ttrace could not record %s", said)
 
     def end_step(self) -> None:
         self._values.clear()

@@ -12,6 +12,7 @@ Exit codes, of all commands:
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import traceback
@@ -22,7 +23,7 @@ import typer
 from ttrace.cli.advice import doctor, skill
 from ttrace.cli.results import accept, check, compare_reports, report
 from ttrace.cli.runs import demo, diff, isolate, run
-from ttrace.cli.screen import say
+from ttrace.cli.screen import say, say_error, take_any_text
 from ttrace.cli.traces import export, plan, show
 from ttrace.errors import CannotCompare, CommandFailed, TraceError, TTraceError
 
@@ -62,6 +63,7 @@ def main() -> NoReturn:
     # Not the default, which would leave a traced command running; and as other tools do in a pipe.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    take_any_text()
     sys.exit(_call())
 
 
@@ -70,12 +72,14 @@ def _call() -> int:
         # By itself it would end the process, after bad usage with the code of an open question.
         return app(prog_name="ttrace", standalone_mode=False) or 0
     except _BadUsage as error:
-        error.show()  # type: ignore[attr-defined]
+        shown = io.StringIO()
+        error.show(shown)  # type: ignore[attr-defined]
+        say(*shown.getvalue().rstrip("\n").split("\n"), stderr=True)
     except (TraceError, CannotCompare, CommandFailed) as error:
-        say(f"ttrace: {error}", stderr=True)
+        say_error(error)
         return _UNDECIDED
     except (TTraceError, OSError) as error:
-        say(f"ttrace: {error}", stderr=True)
+        say_error(error)
     except Exception:  # noqa: BLE001  (Python's own exit code would say: not equivalent)
-        traceback.print_exc()
+        say(*traceback.format_exc().rstrip("\n").split("\n"), stderr=True)
     return _FAULT

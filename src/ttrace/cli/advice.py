@@ -46,4 +46,4 @@ def doctor(
 def skill() -> None:
     """How to use TTrace, for an agent: attach, run, read result.json and act on it."""
     text = resources.files("ttrace.cli").joinpath("SKILL.md").read_text(encoding="utf-8")
-    say(text.rstrip("\n"))
+    say(*text.rstrip("\n").split("\n"))

@@ -18,7 +18,7 @@ from ttrace.core.results import Strength
 from ttrace.errors import UsageError
 from ttrace.report.forms import FORMS, TERMINAL, parse_form
 from ttrace.report.json_file import read_result
-from ttrace.report.numbers import counted, times
+from ttrace.report.numbers import filled, times
 
 
 def check(
@@ -133,8 +133,8 @@ def accept(
         beyond = f" within {times(bound or 0.0)} its tolerance" if used.beyond else ""
         raise UsageError(f"no failure of {result}{beyond} is called {tensor!r}; there are {shown}")
     append_entry(file, entry)
-    accepted = counted(used.count, f"failure of {result} is/failures of {result} are")
-    say(f"{tensor} added to {file}; {accepted} accepted by it")
+    accepted = "{count:failure} of {result} {count:|is/are} accepted by it"
+    say(f"{tensor} added to {file}; {filled(accepted, count=used.count, result=result)}")
 
 
 def _with_an_option_for_every_form(command: Callable[..., None]) -> inspect.Signature:

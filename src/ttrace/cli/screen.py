@@ -5,6 +5,7 @@ Everything meant for people goes to standard error where standard output is aske
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -28,10 +29,12 @@ from rich.progress import (
 from rich.text import Text
 
 from ttrace.core.results import CheckResult
-from ttrace.report.console import console_on
+from ttrace.report.console import console_on, put_lines
+from ttrace.report.forms import write_whole
 from ttrace.report.html import render as render_page
 from ttrace.report.json_file import dumps, render
 from ttrace.report.terminal import print_check
+from ttrace.text import inert
 
 
 def finish(
@@ -68,9 +71,21 @@ def _command() -> str:
     return shlex.join(["ttrace", *sys.argv[1:]]) if is_ours else ""
 
 
-def say(text: str, *, stderr: bool = False) -> None:
-    console = open_console(stderr=stderr)
-    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+def say(*lines: str, stderr: bool = False) -> None:
+    """Each argument is one line, whatever is in it."""
+    put_lines(open_console(stderr=stderr), lines)
+
+
+def take_any_text() -> None:
+    """What the terminal has no character for is written as in Python; it ends no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say_error(error: Exception) -> None:
+    """What is wrong, on standard error; all newlines of a message are of our own making."""
+    say(*f"ttrace: {error}".split("\n"), stderr=True)
 
 
 def write_json(target: str | None, data: object) -> None:
@@ -80,9 +95,9 @@ def write_json(target: str | None, data: object) -> None:
 
 def _put(target: str, text: str) -> None:
     if target == "-":
-        sys.stdout.write(text)
+        write_whole(sys.stdout, text)
     else:
-        Path(target).write_text(text)
+        Path(target).write_text(text, encoding="utf-8")
 
 
 def open_console(*, stderr: bool = False) -> Console:
@@ -95,18 +110,18 @@ def stderr_is_terminal() -> bool:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), _told("{task.description}"), TimeElapsedColumn())
     with _progress(*columns) as bar:
-        bar.add_task(what.replace("[", r"\["), total=None)
+        bar.add_task(inert(what), total=None)
         yield
 
 
 @contextmanager
 def comparing() -> Iterator[Callable[[str, int, int], None]]:
     columns = (
-        TextColumn("comparing {task.description}"),
+        _told("comparing {task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
+        _told("{task.completed}/{task.total}"),
         _Rate(),
         TimeRemainingColumn(),
     )
@@ -116,7 +131,7 @@ def comparing() -> Iterator[Callable[[str, int, int], None]]:
     def progress(what: str, done: int, total: int) -> None:
         if done == 0:
             bar.start()  # not before: commands that run until then show a spinner of their own
-        bar.update(task, description=what, completed=done, total=total)
+        bar.update(task, description=inert(what), completed=done, total=total)
         if done == total:
             bar.stop()
 
@@ -124,6 +139,10 @@ def comparing() -> Iterator[Callable[[str, int, int], None]]:
         yield progress
     finally:
         bar.stop()
+
+
+def _told(template: str) -> TextColumn:
+    return TextColumn(template, markup=False)
 
 
 class _Rate(ProgressColumn):

@@ -25,6 +25,7 @@ from ttrace.core.plain import to_dict
 from ttrace.core.record import ModuleInfo
 from ttrace.core.statistics import Statistics
 from ttrace.errors import TTraceError, UsageError
+from ttrace.text import inert
 
 SCHEMA_VERSION = 5
 
@@ -156,7 +157,7 @@ class CheckResult:
         """The headline of the report."""
         from ttrace.report.overall import headline
 
-        return headline(self)
+        return inert(headline(self))
 
     def __getitem__(self, id_: TensorId | str) -> TensorResult:
         """What is said of one tensor."""
@@ -295,5 +296,5 @@ class NotEquivalent(TTraceError, AssertionError):
     """The candidate was not shown to be equivalent to the reference; `result` says everything."""
 
     def __init__(self, message: str, result: CheckResult) -> None:
-        super().__init__(message)
+        super().__init__(*message.split("\n"))
         self.result = result

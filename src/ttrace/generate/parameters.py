@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ttrace.adapters.base import Adapter, Parameter
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
 from ttrace.generate.counter import fill, keep_mask
@@ -52,7 +52,9 @@ def generate_parameters(model: nn.Module | Sequence[nn.Module], *, seed: int = 0
     if not shards:
         faults = [f"{type(model).__name__} has no parameters: pass the model after it was built"]
     if faults:
-        raise UsageError("ttrace.generate_parameters changed nothing:\n  " + "\n  ".join(faults))
+        raise UsageError(
+            "ttrace.generate_parameters changed nothing:", *(f"  {fault}" for fault in faults)
+        )
     holders = _holders(adapter)
     for shard in shards:
         kinds = shard.users or holders.get(shard.holder, [(nn.Module, shard.name)])
@@ -154,8 +156,9 @@ def _shard(parameter: Parameter, adapter: Adapter) -> _Shard:
             f"this rank holds {tuple(local.shape)} of {tuple(tensor.shape)}, and nothing says "
             "which part; use Shard and Replicate placements"
         )
+    id_ = TensorId(step=0, module=parameter.module, kind=Kind.PARAM, slot=parameter.name)
     return _Shard(
-        name=f"{parameter.module}:{Kind.PARAM.value}.{parameter.name}",
+        name=str(id_).removeprefix("step0/"),
         holder=id(tensor),
         users=[(kind, parameter.name) for kind in parameter.users],
         local=local,

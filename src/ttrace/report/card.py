@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttrace.core.blame import Culprit
 from ttrace.core.code import Excerpt
@@ -110,12 +110,17 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
             commands=tuple(_commands(result, first)),
             values=() if detail is None else _values(detail, mesh, world),
             why=wording.plain_reason(culprit, tensors, mesh),
-            code=culprit.code,
+            code=tuple(map(_without_tabs, culprit.code)),
             step=first.id.step if first is not None else (culprit.steps or (0,))[0],
             expected="" if culprit.expected is None else EXPECTED[culprit.expected],
         )
 
     return tuple(map(card, view.grouped(result)))
+
+
+def _without_tabs(excerpt: Excerpt) -> Excerpt:
+    """Indented by spaces, which every form shows."""
+    return replace(excerpt, lines=tuple(text.expandtabs(4) for text in excerpt.lines))
 
 
 def _looks(culprit: Culprit, mesh: Mesh) -> str:

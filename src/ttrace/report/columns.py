@@ -11,7 +11,7 @@ from typing import Any
 
 from ttrace.core.blame import Diagnosis
 from ttrace.core.evidence import Detail
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, module_text
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, TensorResult, Verdict
 from ttrace.report import view, wording
@@ -24,7 +24,7 @@ def comparison_columns(name: str, result: CheckResult, mesh: Mesh) -> dict[str, 
     # The text of an id is what stands before its module, the module, and what stands after it.
     befores = {t.id.step: t.id.around_module[0] for t in result.tensors}
     steps = _Table(befores)
-    modules = _Table(tensor.id.module for tensor in result.tensors)
+    modules = _Table(module_text(tensor.id.module) for tensor in result.tensors)
     afters = _Table(tensor.id.around_module[1] for tensor in result.tensors)
     dtypes = _Table(tensor.dtype for tensor in result.tensors)
     sources = _Table("" if t.tolerance is None else t.tolerance.source for t in result.tensors)
@@ -44,7 +44,7 @@ def comparison_columns(name: str, result: CheckResult, mesh: Mesh) -> dict[str, 
             "source": sources.values,
         },
         "step": column(lambda t: steps[t.id.step]),
-        "module": column(lambda t: modules[t.id.module]),
+        "module": column(lambda t: modules[module_text(t.id.module)]),
         "after": column(lambda t: afters[t.id.around_module[1]]),
         "kind": column(lambda t: _KINDS[t.id.kind]),
         "verdict": column(lambda t: _VERDICTS[t.verdict]),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
+
+from ttrace.text import inert, inert_line
 
 _PIPED_WIDTH = 150  # chosen: piped output is read by programs and in logs, which do not wrap
 
@@ -18,8 +21,8 @@ def console_on(out: TextIO) -> Console:
 
 
 def put(console: Console, text: str, style: str | None = None, *, hanging: int = 4) -> None:
-    """Wrapped between words where a person reads it; in a pipe a line stays a line."""
-    shown = printable(text)
+    """One line, wrapped between words where a person reads it; in a pipe a line stays a line."""
+    shown = inert(text)
     if console.is_terminal and len(shown) > console.width:
         shown = textwrap.fill(
             shown,
@@ -28,17 +31,22 @@ def put(console: Console, text: str, style: str | None = None, *, hanging: int =
             break_long_words=False,
             break_on_hyphens=False,
         )
-    console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    _send(console, shown.split("\n"), style)
+
+
+def put_lines(console: Console, lines: Iterable[str]) -> None:
+    """Lines as they are, of whatever length: they may hold a command or a path to be copied."""
+    _send(console, lines)
 
 
 def cell(text: str, style: str = "") -> Text:
     """Text as it is: names may look like markup, and layouts do."""
-    return Text(printable(text), style=style)
+    return Text(inert(text), style=style)
 
 
-def printable(text: str) -> str:
-    """Control characters of a stranger's trace must not reach the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+def _send(console: Console, lines: Iterable[str], style: str | None = None) -> None:
+    shown = "\n".join(map(inert_line, lines))
+    console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def few(names: tuple[str, ...]) -> str:

@@ -55,7 +55,7 @@ class FileForm(Form):
     def write(self, result: CheckResult, target: str, out: TextIO) -> str:
         text = self.render(result)
         if target == "-":
-            out.write(text)
+            write_whole(out, text)
             return ""
         Path(target).write_text(text, encoding="utf-8")
         return target
@@ -115,6 +115,16 @@ def find_form(name: str) -> Form:
             f"{found[name].value} is {form!r}"
         )
     return form
+
+
+def write_whole(out: TextIO, text: str) -> None:
+    """A file into a pipe: in UTF-8, as its own head says, whatever a terminal here would take."""
+    out.flush()
+    if (raw := getattr(out, "buffer", None)) is None:
+        out.write(text)
+    else:
+        raw.write(text.encode())
+        raw.flush()
 
 
 def _scalars(result: CheckResult, folder: Path) -> str:

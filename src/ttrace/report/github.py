@@ -13,6 +13,7 @@ from pathlib import Path
 from ttrace.core.results import CheckResult
 from ttrace.report import overall, scope, view
 from ttrace.report.card import cards
+from ttrace.text import inert
 
 _CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are where to look
 
@@ -57,7 +58,7 @@ def _place(source: str) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return inert(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:

@@ -17,6 +17,7 @@ from ttrace import report
 from ttrace.core.results import CheckResult
 from ttrace.report import overall
 from ttrace.report.payload import payload
+from ttrace.text import inert
 
 # In this order: each uses only what stands above it.
 SCRIPTS = (
@@ -36,7 +37,7 @@ def render(result: CheckResult) -> str:
         "@STYLE@": _part("style.css"),
         "@SCRIPT@": script,
         "@DATA@": packed,
-        "@TITLE@": html.escape(overall.headline(result)),
+        "@TITLE@": html.escape(inert(overall.headline(result))),
     }
     page = _part("page.html")
     for name, text in parts.items():

@@ -19,6 +19,7 @@ from ttrace.errors import UsageError
 from ttrace.report import overall, view, wording
 from ttrace.report.older import SCHEMAS, upgraded
 from ttrace.report.ranks import mesh_of
+from ttrace.text import inert
 
 
 def render(result: CheckResult) -> str:
@@ -31,18 +32,19 @@ def render(result: CheckResult) -> str:
 def _add_words(result: CheckResult, data: dict[str, Any]) -> None:
     mesh = mesh_of(result)
     for entry, cause in zip(data["culprits"], view.root_causes(result), strict=True):
-        entry["words"] = f"{cause.place}: {cause.reason}"
+        entry["words"] = inert(f"{cause.place}: {cause.reason}")
     for entry, tensor in zip(data["tensors"], result.tensors, strict=True):
-        entry["words"] = wording.finding(tensor, mesh)
+        entry["words"] = inert(wording.finding(tensor, mesh))
     for entry, note in zip(data["notes"], result.notes, strict=True):
-        entry["words"] = overall.note(note)
+        entry["words"] = inert(overall.note(note))
     if result.isolation is not None:
         _add_words(result.isolation, data["isolation"])
 
 
 def dumps(data: object) -> str:
     """One line for every tensor: small, quick to write, and lines are what people search in."""
-    return _written(_strict(data), "") + "\n"
+    # Only a text can hold ##, which a log of a CI system might obey, in whatever line it stands.
+    return _written(_strict(data), "").replace("##", r"#\u0023") + "\n"
 
 
 def read_result(file: Path) -> CheckResult:

@@ -5,7 +5,6 @@ Enters: a CheckResult. Leaves: XML text. A failing case says the headline first.
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 
 from ttrace.core.ids import display_module
@@ -16,9 +15,9 @@ from ttrace.report.caveats import CAVEATS, Caveat
 from ttrace.report.ranks import mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
+from ttrace.text import inert, inert_line
 
 _SHOWN = 20  # chosen: a CI system shows the message in a small box
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render(result: CheckResult) -> str:
@@ -64,18 +63,14 @@ def render(result: CheckResult) -> str:
 
 
 def _case(suite: ET.Element, group: str, name: str) -> ET.Element:
-    return ET.SubElement(suite, "testcase", classname=f"ttrace.{group}", name=_legal(name))
+    return ET.SubElement(suite, "testcase", classname=f"ttrace.{group}", name=inert(name))
 
 
 def _add(case: ET.Element, tag: str, message: str, lines: list[str]) -> None:
-    ET.SubElement(case, tag, message=_legal(message)).text = _legal("\n".join(lines))
+    # Nothing that XML forbids is left in what is inert.
+    ET.SubElement(case, tag, message=inert(message)).text = "\n".join(map(inert_line, lines))
 
 
 def _lines(tensors: list[TensorResult], mesh: Mesh) -> list[str]:
     more = [f"and {len(tensors) - _SHOWN} more"] if len(tensors) > _SHOWN else []
     return [*(f"{t.id}: {wording.evidence_sentence(t, mesh)}" for t in tensors[:_SHOWN]), *more]
-
-
-def _legal(text: str) -> str:
-    """XML has no place for most control characters, not even escaped."""
-    return _FORBIDDEN.sub(lambda match: repr(match[0])[1:-1], text)

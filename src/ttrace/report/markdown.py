@@ -16,9 +16,11 @@ from ttrace.report.numbers import counted
 from ttrace.report.ranks import listed_ranks, mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
+from ttrace.text import inert, inert_line
 
 _CULPRITS = 3  # chosen: the first ones are where to look
 _ROWS = 5  # chosen: as in the terminal
+_PLAIN = re.compile(r"[A-Za-z0-9 ,.()]*")  # none of it is markup inside of a line
 
 
 def render(result: CheckResult) -> str:
@@ -35,11 +37,10 @@ def render(result: CheckResult) -> str:
     if shown:
         lines += ["", "| tensor | verdict | error/tolerance | ranks |", "|---|---|---:|---|"]
         for tensor in shown[:_ROWS]:
-            ranks = listed_ranks(tensor.ranks, mesh) if tensor.ranks else "-"
-            name = code(str(tensor.id), cell=True)
-            lines.append(
-                f"| {name} | {tensor.verdict.value} | {view.ratio_cell(tensor)} | {ranks} |"
-            )
+            ranks = _words(listed_ranks(tensor.ranks, mesh)) if tensor.ranks else "-"
+            cells = (code(str(tensor.id)), tensor.verdict.value, view.ratio_cell(tensor), ranks)
+            # Renderers do not agree on a bar behind a backslash.
+            lines.append("| " + " | ".join(cell.replace("|", r"\x7c") for cell in cells) + " |")
     lines += ["", overall.counts(result)]
     lines += filter(None, (overall.nearness(result), scope.judged(result)))
     lines += [f"{what}: {len(names)}" for what, names in overall.not_covered(result)]
@@ -65,7 +66,8 @@ def _card(card: Card) -> list[str]:
     lines += [f"  - {code(e.id)}: {code(e.sentence)}" for e in cause.evidence]
     for excerpt in card.code[:1]:
         fence = "`" * max(3, 1 + _longest_fence(excerpt.lines))
-        lines += ["", f"{code(excerpt.place)}", "", f"{fence}python", *excerpt.lines, fence]
+        shown = map(inert_line, excerpt.lines)
+        lines += ["", f"{code(excerpt.place)}", "", f"{fence}python", *shown, fence]
     return [*lines, ""]
 
 
@@ -82,15 +84,18 @@ def _runs(result: CheckResult) -> list[str]:
         facts = (
             f"{counted(run.world_size, 'rank')} ({mesh}), {', '.join(run.dtypes)} on {run.device}"
         )
-        lines.append(f"- {run.role}: {code(f'{facts}; {versions}')}")
+        lines.append(f"- {_words(run.role)}: {code(f'{facts}; {versions}')}")
     return lines if len(lines) > 1 else []
 
 
-def code(text: str, *, cell: bool = False) -> str:
+def _words(text: str) -> str:
+    """Words as they are; in a code span where anything in them might be markup."""
+    return text if _PLAIN.fullmatch(text) else code(text)
+
+
+def code(text: str) -> str:
     """A code span that its content cannot leave."""
-    flat = re.sub(r"\s+", " ", text) or " "
-    if cell:
-        flat = flat.replace("|", "\\|")
+    flat = re.sub(r" +", " ", inert(text)) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", flat)), default=0))
     pad = " " if flat[0] == "`" or flat[-1] == "`" else ""
     return f"{fence}{pad}{flat}{pad}{fence}"

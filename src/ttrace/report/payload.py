@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ttrace.core.ids import Kind, KindGroup, display_module
+from ttrace.core.ids import Kind, KindGroup, display_module, module_text
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import markdown, overall, scope
@@ -18,6 +18,7 @@ from ttrace.report.configuration import settings
 from ttrace.report.numbers import counted
 from ttrace.report.ranks import mesh_of
 from ttrace.report.terms import KIND_TERMS, OTHER_TERMS, STATISTIC_TERMS, VERDICT_TERMS
+from ttrace.text import inert
 
 _CHARTS = {
     "Forward": (KindGroup.FORWARD,),
@@ -47,6 +48,7 @@ _MEANINGS = {
     Verdict.UNDECIDED: "undecided",
     Verdict.ACCEPTED: "accepted",
 }
+_NUMBERS = (float, int, bool, type(None))  # nearly all of the data
 
 
 def payload(result: CheckResult) -> dict[str, Any]:
@@ -56,12 +58,11 @@ def payload(result: CheckResult) -> dict[str, Any]:
     if result.isolation is not None:
         comparisons.append(comparison_columns("isolated", result.isolation, mesh))
     evidence_in = 1 if result.blamed_in is result.isolation else 0
-    return {
+    data = {
         "headline": overall.headline(result),
         "cards": [card_data(card) for card in cards(result)],
         "mesh": _mesh(mesh),
         "configuration": _configuration(result),
-        "issue": markdown.render(result),
         "terms": _terms(),
         "exit_code": result.exit_code,
         "follow_on": overall.follow_on(result),
@@ -71,11 +72,24 @@ def payload(result: CheckResult) -> dict[str, Any]:
         **_vocabulary(),
         "evidence_in": evidence_in,
         "comparisons": comparisons,
-        "modules": [[m.path, m.class_name, m.source] for m in result.modules],
+        "modules": [[module_text(m.path), m.class_name, m.source] for m in result.modules],
         "hooks": [result.coverage.hooks_fired, result.coverage.hooks_expected],
         "not_covered": [[what, list(names)] for what, names in overall.not_covered(result)],
         "notes": [*scope.said_of_accepted(result), *map(overall.note, result.notes)],
     }
+    # Markdown has lines of its own, and is inert by itself.
+    return {**_shown(data), "issue": markdown.render(result)}
+
+
+def _shown(data: Any) -> Any:
+    """The same with every text inert, wherever it stands."""
+    if isinstance(data, str):
+        return inert(data)
+    if isinstance(data, dict):
+        return {_shown(key): _shown(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [v if type(v) in _NUMBERS else _shown(v) for v in data]
+    return data
 
 
 def _mesh(mesh: Mesh) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from ttrace.core.ids import display_module
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
+from ttrace.text import inert
 
 COLUMNS = ["module", "kind", "slot", "step", "error_over_tolerance", "verdict"]
 
@@ -53,7 +54,7 @@ def rows(result: CheckResult) -> list[list[str | int | float | None]]:
         [
             display_module(tensor.id.module),
             tensor.id.kind.value,
-            tensor.id.slot,
+            inert(tensor.id.slot),
             tensor.id.step,
             tensor.ratio if tensor.ratio is not None and math.isfinite(tensor.ratio) else None,
             tensor.verdict.value,

@@ -10,7 +10,6 @@ Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason, Stage
@@ -215,12 +214,16 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
 
 def _annotation(id_: TensorId) -> str:
     """The line of code by which a script says how a tensor is split."""
-    module = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{id_.module}" if id_.module else "model")
+    names = id_.module.split(".") if id_.module else []
+    if all(name.isidentifier() or name.isdecimal() for name in names):
+        module = "model" + "".join(f"[{n}]" if n.isdecimal() else f".{n}" for n in names)
+    else:
+        module = f"model.get_submodule({id_.module!r})"
     kinds = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}
     what = kinds.get(id_.kind.forward, "parameters")
     sections = ", sections=(...)" if what == "parameters" else ""
     split = f"ttrace.Split.over(group, dim=0{sections})"
-    return f"ttrace.annotate({module}, {what}={{'{id_.slot}': {split}}})"
+    return f"ttrace.annotate({module}, {what}={{{id_.slot!r}: {split}}})"
 
 
 def _measured(tensor: TensorResult) -> dict[str, object]:

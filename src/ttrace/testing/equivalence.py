@@ -31,7 +31,9 @@ from ttrace.report.ranks import mesh_of
 from ttrace.report.wording import line
 from ttrace.report.words import Line
 from ttrace.testing.variables import KEPT, PAGES
+from ttrace.text import inert_line
 
+_LONGEST = 120  # chosen: bytes of a file's name, of which systems take 255
 _CULPRITS = 3  # chosen: the first ones are where to look
 _DEFAULT = Path("ttrace-out") / "pytest"  # reports of failures, unless told otherwise
 
@@ -97,7 +99,7 @@ def failure_message(result: CheckResult, report: Path | None) -> str:
             lines.append(said)
     if report is not None:
         lines.append(line(Line.REPORT, path=report))
-    return "\n".join(lines)
+    return "\n".join(map(inert_line, lines))
 
 
 @contextmanager
@@ -133,5 +135,7 @@ def _write_report(result: CheckResult, folder: Path | None) -> Path | None:
 def _test_name() -> str:
     """tests/test_mlp.py::test_tp[4] (call) -> test_mlp.test_tp-4; pytest says which test runs."""
     current = os.environ.get("PYTEST_CURRENT_TEST", "equivalence").rsplit(" ", 1)[0]
-    name = current.rsplit("/", 1)[-1].replace(".py::", ".")
-    return re.sub(r"[^\w.]+", "-", name).strip("-.")[:120] or "equivalence"
+    file, _, test = current.partition("::")  # a parameter of a test may have slashes, too
+    name = f"{file.rsplit('/', 1)[-1]}::{test}".replace(".py::", ".")
+    plain = re.sub(r"[^\w.]+", "-", name).strip("-.")
+    return plain.encode()[:_LONGEST].decode(errors="ignore") or "equivalence"

@@ -40,13 +40,13 @@ def is_recorded(folder: Path, steps: int) -> bool:
 
 def write_death(folder: Path, how: str) -> None:
     """Say beside a whole trace that its run did not end well."""
-    (folder / _DIED).write_text(how)
+    (folder / _DIED).write_text(how, encoding="utf-8")
 
 
 def read_death(folder: Path) -> str | None:
     """How a run ended that had recorded everything; None where it ended well."""
     try:
-        with (folder / _DIED).open(errors="replace") as file:
+        with (folder / _DIED).open(encoding="utf-8", errors="replace") as file:
             return file.read(_MOST_CHARS)
     except OSError:
         return None
@@ -55,14 +55,14 @@ def read_death(folder: Path) -> str | None:
 def write_refusal(folder: Path, why: str) -> None:
     """Say beside the ranks of a trace why this process could not be traced."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{REFUSED}{os.getpid()}.txt").write_text(why)
+    (folder / f"{REFUSED}{os.getpid()}.txt").write_text(why, encoding="utf-8")
 
 
 def read_refusals(folder: Path) -> tuple[str, ...]:
     """Why processes of a run could not be traced, each reason once."""
     found: dict[str, None] = {}
     for path in sorted(folder.glob(f"{REFUSED}*.txt")):
-        with path.open(errors="replace") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             found[file.read(2 * _MOST_CHARS)] = None
     return tuple(found)[:_MOST_REASONS]
 

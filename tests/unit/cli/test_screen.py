@@ -10,11 +10,14 @@ import pytest
 from rich.console import Console
 
 from tests.support.invoking import invoke, replay
+from tests.support.made_results import made
 from ttrace.capture.settings import Settings
 from ttrace.cli import screen
 from ttrace.cli.telling import spoken, telling
 from ttrace.errors import CommandFailed
 from ttrace.lab.run import TracedRun
+from ttrace.report.json_file import render
+from ttrace.text import inert_line
 
 
 def diff(traces: Path, out: Path) -> tuple[object, ...]:
@@ -156,3 +159,50 @@ def test_an_end_by_force_is_told_too(capsys: pytest.CaptureFixture[str], tmp_pat
 )
 def test_runs_have_names_that_can_be_read(name: str, said: str) -> None:
     assert spoken(name) == said
+
+
+class TestText:
+    """What a command quotes is read, and does nothing: in a terminal and in a job of GitHub."""
+
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            ("::error::x", r"\::error::x"),
+            (" \n::error::x", r" \n::error::x"),
+            ("##[add-mask]x", r"#\x23[add-mask]x"),
+            ("\x1b[31mred\u202e", r"\x1b[31mred\u202e"),
+            ("[red]x[", "[red]x["),
+        ],
+    )
+    def test_of_a_file_is_inert(
+        self, name: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("result.json").write_text(render(made(1)))
+        done = invoke("report", "result.json", "--html", name)
+        assert (done.out, done.err) == (f"{shown}\n", "")
+        missing = invoke("report", f"{name}.json")
+        assert missing.err.startswith("ttrace: cannot read ")
+        for line in (missing.err + invoke("show", name, "--nope\x1b[2J").err).split("\n"):
+            assert inert_line(line) == line
+
+    def test_of_a_fault_of_our_own_is_inert(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(_: Path) -> None:
+            raise RuntimeError("a\n::error::b\x1b[2J")
+
+        monkeypatch.setattr("ttrace.cli.results.read_result", fail)
+        done = invoke("report", "x")
+        assert done.code == 3
+        assert "\\::error::b\\x1b[2J" in done.err.split("\n")
+
+    def test_of_a_progress_bar_is_inert(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=True, width=100, color_system=None)
+        monkeypatch.setattr(screen, "open_console", lambda **_: console)
+        with screen.waiting("[red]a[/red]\x1b]0;owned\x07\n::error::b"):
+            pass
+        with screen.comparing() as progress:
+            progress("[link=x]c\x9b31m", 0, 2)
+        assert r"[red]a[/red]\x1b]0;owned\x07\n::error::b" in shown.getvalue()
+        assert r"comparing [link=x]c\x9b31m" in shown.getvalue()
+        assert "\x1b]" not in shown.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -261,11 +262,12 @@ class TestNames:
     @pytest.mark.parametrize("name", HOSTILE)
     def test_are_shown_as_they_are(self, name: str) -> None:
         text = printed(self.named(name))
+        module = re.sub(r"[\\:]", r"\\\g<0>", name)  # as in an id
         for words in (
-            f"NOT EQUIVALENT: {name}, forward",
+            f"NOT EQUIVALENT: {module}, forward",
             f"why       why {name}",
-            f"also      {name}, forward: ",
-            f"step0/{name}:output.0",
+            f"also      {module}, forward: ",
+            f"step0/{module}:output.0",
             f"note {name}",
             f"no gradient reached: {name}",
             f"never called: {name}",

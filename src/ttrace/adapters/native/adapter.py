@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from ttrace.adapters.native.modules import (
     written_class,
 )
 from ttrace.adapters.native.pipelining import Pipeline
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, distinct
 from ttrace.core.layout import Layout
 
 
@@ -75,8 +76,8 @@ class NativeAdapter(Adapter):
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         seen: set[int] = set()
-        stages = self._pipeline.stages
-        for path, module in (found for stage in stages for found in walk(stage.module, stage.name)):
+        parts = (distinct(walk(stage.module, stage.name)) for stage in self._pipeline.stages)
+        for path, module in chain.from_iterable(parts):
             if id(module) not in seen:
                 seen.add(id(module))
                 yield path, module
