@@ -145,7 +145,11 @@ def _supervise(parent: int, grace_seconds: float, command: list[str]) -> None:
     os.dup2(log, 1)
     woken, ignored = _wake_on_signals()
     adopt_orphans()
-    child = _start(command, news, ignored)
+    try:
+        child = _start(command, news, ignored)
+    except OSError as error:  # too many processes
+        os.write(news, b"failed %d\n" % (error.errno or 0))
+        return
     code = None
     try:
         code = _watch(child, parent, woken, log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -174,6 +175,11 @@ class TestSupervisor:
         process = self.supervise(command, log, change="s._PROC = '/nowhere'")
         assert process.communicate(timeout=20)[0] == b"ended 5\n"
         assert not is_running(int(log.read_text().split()[0]))
+
+    def test_says_why_no_process_could_be_made(self, tmp_path: Path) -> None:
+        change = "s._start = lambda *_: os.kill(2**22 + 1, 0)"
+        process = self.supervise(["true"], tmp_path / "log", change=change)
+        assert process.communicate(timeout=20)[0] == b"failed %d\n" % errno.ESRCH
 
     def test_spares_a_process_that_has_the_id_of_another(self) -> None:
         mine = subprocess.Popen(["sleep", "600"])
