@@ -35,6 +35,13 @@ class Point(NamedTuple):
         return said if self.then is None else f"{said}; call {self.then[0]}: {self.then[1].value}"
 
 
+class Ran(NamedTuple):
+    """How many records writers had acknowledged, and what is wrong with what they left."""
+
+    acknowledged: int
+    wrong: list[str]
+
+
 def recorded_calls() -> list[Call]:
     """The calls of a writer to which nothing happens."""
     with tempfile.TemporaryDirectory(prefix="ttrace-crash-") as made:
@@ -61,8 +68,8 @@ def _require_all_seen(folder: Path, calls: list[Call]) -> None:
     assert 0 <= written(calls) - on_disk < headers * (1 << 14), (written(calls), on_disk)
 
 
-def run_point(point: Point) -> list[str]:
-    """What is wrong with what it left; nothing, as it should be.
+def run_point(point: Point) -> Ran:
+    """What becomes of it.
 
     A writer that dies is followed by one that goes on, and by another if that dies as well.
     """
@@ -79,9 +86,11 @@ def run_point(point: Point) -> list[str]:
                 wrong.append("a run that was killed could not go on")
             if disk.fault not in DEATHS:
                 break
+    records = [number for number, action in enumerate(actions()) if action.record is not None]
+    acknowledged = sum(life[number] is State.DONE for life in lives for number in records)
     for ledger in lives:
         ledger.close()
-    return wrong
+    return Ran(acknowledged, wrong)
 
 
 def _lived(folder: Path, disk: Disk, lives: list[Ledger]) -> list[str]:

@@ -11,8 +11,6 @@ from attacks.crash.disk import Call, Fault
 from attacks.crash.points import Point, recorded_calls, run_point
 from ttrace.trace.writer import TraceWriter
 
-SINGLE = 608  # points with one fault; more are pairs
-
 
 def once_wrong(at: int, call: Call) -> list[Point]:
     found = []
@@ -25,16 +23,22 @@ def once_wrong(at: int, call: Call) -> list[Point]:
     return found
 
 
+def require_right(chosen: list[Point]) -> None:
+    found = attack(chosen, 1)
+    assert {point: ran.wrong for point, ran in found.items() if ran.wrong} == {}
+    assert sum(ran.acknowledged for ran in found.values()) > 10 * len(chosen)
+
+
 def test_what_once_went_wrong() -> None:
     chosen = [point for at, call in enumerate(recorded_calls()) for point in once_wrong(at, call)]
     assert len(chosen) > 30
-    assert {point: wrong for point, wrong in attack(chosen, 1).items() if wrong} == {}
+    require_right(chosen)
 
 
 def test_a_sample() -> None:
-    single, pairs = points(25, seed=1), points(SINGLE + 15, seed=1)[-15:]
-    assert all(point.then for point in pairs)
-    assert {point: wrong for point, wrong in attack(single + pairs, 1).items() if wrong} == {}
+    pairs = [point for point in points(1000, seed=1) if point.then]
+    assert len(pairs) > 100
+    require_right(points(25, seed=1) + pairs[:15])
 
 
 class TestHarness:
@@ -54,7 +58,7 @@ class TestHarness:
                 append(writer, *held.pop(0))
 
         monkeypatch.setattr(TraceWriter, "_append", late)
-        wrong = run_point(Point(20, Fault.KILLED_BEFORE))
+        wrong = run_point(Point(20, Fault.KILLED_BEFORE)).wrong
         assert any("was written and is lost" in what for what in wrong), wrong
 
     def test_finds_other_values(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,10 +68,10 @@ class TestHarness:
             return write(writer, record, tensor.clone().zero_())
 
         monkeypatch.setattr(TraceWriter, "write", zeros)
-        wrong = run_point(Point(40, Fault.KILLED_BEFORE))
+        wrong = run_point(Point(40, Fault.KILLED_BEFORE)).wrong
         assert any("has other values" in what for what in wrong), wrong
 
     def test_finds_steps_that_are_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TraceWriter, "end_step", lambda *_: None)
-        wrong = run_point(Point(40, Fault.KILLED_BEFORE))
+        wrong = run_point(Point(40, Fault.KILLED_BEFORE)).wrong
         assert "step 0 had ended and was not kept" in wrong

@@ -71,7 +71,7 @@ class TestEnd:
 
     def test_of_a_command_that_takes_too_long(self, pids: Path, tmp_path: Path) -> None:
         command = f"{starts_survivors(pids)}; sleep 600"
-        assert "did not end within" in failure(command, tmp_path / "out", timeout_seconds=2.0)
+        assert "did not end within" in failure(command, tmp_path / "out", timeout_seconds=4.0)
         assert survivors(pids) == {}
 
     def test_after_the_last_step(self, trace: Path, pids: Path, tmp_path: Path) -> None:
@@ -80,12 +80,15 @@ class TestEnd:
         assert survivors(pids) == {}
 
     def test_leaves_no_word_where_nothing_was_left(self, trace: Path, tmp_path: Path) -> None:
-        made = run(f"(sleep 0.05 &); {replay(trace)}", tmp_path / "out")
+        made = run(f"(true &); {replay(trace)}", tmp_path / "out")
         assert made.log.read_text() == ""
 
-    def test_waits_for_what_a_command_says_at_its_end(self, tmp_path: Path) -> None:
+    def test_waits_for_what_a_command_says_at_its_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(launch, "_GRACE_SECONDS", 10.0)
         command = "trap 'echo rank 3 hangs in all_reduce; exit 1' TERM; sleep 600 & wait"
-        said = failure(command, tmp_path / "out", timeout_seconds=0.5)
+        said = failure(command, tmp_path / "out", timeout_seconds=2.0)
         assert said.endswith("rank 3 hangs in all_reduce")
 
 
