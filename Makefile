@@ -12,7 +12,7 @@ JOBS ?= 1
 
 .PHONY: demo test test-slow test-trainers test-browser browser-deps screenshots lint format docs
 .PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-trainers bench-yardsticks fuzz clean
+.PHONY: bench-trainers bench-yardsticks crash fuzz clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -61,6 +61,10 @@ test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD)
 # `make bench-trainers` tries all.
 test-trainers: $(STAMP) $(TRAINERS)
 	$(BIN)/python -m pytest -m "trainers and not slow"
+
+# Writers of a trace killed at every call, with a disk that fails: minutes on two cores.
+crash: $(STAMP)
+	$(BIN)/python -m attacks.crash
 
 # axe-core finds what assistive technology cannot read.
 AXE := build/axe/node_modules/axe-core/package.json

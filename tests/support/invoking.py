@@ -45,7 +45,8 @@ class Outcome:
 def invoke(*arguments: object) -> Outcome:
     """`ttrace arguments`, in this process."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGPIPE)}
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     argv = ["ttrace", *map(str, arguments)]
     try:
         with (

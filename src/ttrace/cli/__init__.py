@@ -7,7 +7,7 @@ Exit codes, of all commands:
     1    not equivalent
     2    could not decide: undecided, traces that cannot be read or compared, a run that failed
     3    wrong usage, or a fault of our own
-    130, 143    interrupted, told to end
+    129, 130, 143    hung up, interrupted, told to end
 """
 
 from __future__ import annotations
@@ -60,11 +60,20 @@ app.command(short_help="How to use TTrace, for an agent.")(skill)
 
 def main() -> NoReturn:
     """Entry point: every error that was foreseen is one message and an exit code."""
-    # Not the default, which would leave a traced command running; and as other tools do in a pipe.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # Not the default, which ends this process before the traced command has ended.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _leave)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as other tools do in a pipe
     take_any_text()
     sys.exit(_call())
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    # A closed terminal says so several times, and nobody waits for the answer.
+    for further in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(further, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _call() -> int:

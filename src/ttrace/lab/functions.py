@@ -7,15 +7,20 @@ returned on every rank.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import threading
+import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from multiprocessing.connection import Connection
@@ -24,11 +29,17 @@ from typing import Any
 
 from ttrace.errors import CommandFailed
 from ttrace.lab.run import Function, TracedRun, require_recorded
+from ttrace.lab.supervisor import adopt_orphans, descendants, end, running
 
 TASK_SECONDS = 300.0  # chosen: a step of a small model takes seconds; a shared machine is slower
 # Chosen: groups that somebody still refers to keep threads that spin; a fresh process has none.
 _MOST_THREADS = 40
 _COLLECTIVE_TIMEOUT = timedelta(seconds=60)  # chosen: a rank that never comes is noticed
+_LOOK_SECONDS = 0.25  # chosen: how long a worker may outlive the process that made it
+_PATIENCE_SECONDS = 0.2  # chosen: helpers of multiprocessing end within milliseconds
+_GRACE_SECONDS = 5.0  # chosen: torch takes a second to end
+
+Worker = tuple[Any, Connection]  # a process, and the pipe to it
 
 
 def run_function(run: TracedRun, function: Function, pool: WorkerPool) -> None:
@@ -58,7 +69,9 @@ class WorkerPool:
     ) -> None:
         self._prepare = prepare
         self._fresh = fresh
+        self._owner = os.getpid()
         self._workers = [self._start() for _ in range(size)]
+        atexit.register(self._abandon)  # before multiprocessing ends workers, and them alone
 
     def run(
         self,
@@ -81,18 +94,18 @@ class WorkerPool:
             raise AssertionError("\n".join(failures))
         return [value for _, value in answers]
 
-    def _start(self) -> tuple[Any, Connection]:
+    def _start(self) -> Worker:
         context = multiprocessing.get_context(_start_method())
         mine, theirs = context.Pipe()
         process = context.Process(  # type: ignore[attr-defined]
-            target=_serve, args=(theirs, self._prepare), daemon=True
+            target=_serve, args=(theirs, self._prepare, os.getpid()), daemon=True
         )
         process.start()
         theirs.close()
         return process, mine
 
     def _answer(self, rank: int, name: str, timeout_seconds: float) -> tuple[bool, Any]:
-        process, pipe = self._workers[rank]
+        _, pipe = self._workers[rank]
         try:
             if not pipe.poll(timeout_seconds):
                 raise EOFError
@@ -101,22 +114,43 @@ class WorkerPool:
             self._restart()  # late answers must not be taken for those of the next task
             raise TimeoutError(f"rank {rank} of {name} gave no answer") from None
         if self._fresh or not stays:
-            pipe.send(None)
-            process.join()
+            _dismiss([self._workers[rank]], politely=True)
             self._workers[rank] = self._start()
         return is_value, answer
 
     def _restart(self) -> None:
-        for process, _ in self._workers:
-            process.kill()
+        _dismiss(self._workers, politely=False)
         self._workers = [self._start() for _ in self._workers]
 
     def close(self) -> None:
-        for process, pipe in self._workers:
+        """End all workers, and what functions started in them and left running."""
+        atexit.unregister(self._abandon)
+        _dismiss(self._workers, politely=True)
+        self._workers = []
+
+    def _abandon(self) -> None:
+        if os.getpid() == self._owner:  # not in a process that was forked from it
+            _dismiss(self._workers, politely=False)
+
+
+def _dismiss(workers: Sequence[Worker], *, politely: bool) -> None:
+    """End workers and all that runs below them; politely: after what they are at."""
+    below = descendants(*(process.pid for process, _ in workers))
+    for process, pipe in workers:
+        if not politely:
+            process.kill()
+        with suppress(OSError):
             pipe.send(None)
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
+    deadline = time.monotonic() + _GRACE_SECONDS
+    for process, pipe in workers:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+        pipe.close()
+    # What helps multiprocessing ends by itself now, and tidies up.
+    if end(lambda: running(below), 0, _PATIENCE_SECONDS):
+        end(lambda: running(below), signal.SIGKILL, _GRACE_SECONDS)
 
 
 @cache
@@ -132,15 +166,20 @@ def _start_method() -> str:
     return "fork" if sys.platform == "linux" and not torch.cuda.is_initialized() else "spawn"
 
 
-def _serve(pipe: Connection, prepare: Callable[[], None] | None) -> None:
+def _serve(pipe: Connection, prepare: Callable[[], None] | None, parent: int) -> None:
     import torch
 
+    adopt_orphans()
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     warnings.simplefilter("default")  # frameworks warn about what is none of the test's business
     torch.set_num_threads(1)  # also: a forked OpenMP must not start threads
     if prepare is not None:
         prepare()
     while True:
-        task = pipe.recv()
+        try:
+            task = pipe.recv()
+        except EOFError:  # nobody has the other end any more
+            return
         if task is None:
             return
         try:
@@ -149,6 +188,18 @@ def _serve(pipe: Connection, prepare: Callable[[], None] | None) -> None:
             answer = (False, traceback.format_exc())
         # Only the pool may dismiss it: tensors in the answer are fetched from this process.
         pipe.send((_threads() <= _MOST_THREADS, *answer))
+
+
+def _die_with(parent: int) -> None:
+    """End this worker and all below it when the process that made it is gone, however it ended.
+
+    A thread: the kernel's own signal would come as well when only the thread that made it ends.
+    """
+    me = os.getpid()
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    end(lambda: descendants(me), signal.SIGKILL, _GRACE_SECONDS)
+    os.kill(me, signal.SIGKILL)
 
 
 def _threads() -> int:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,16 +16,17 @@ from typing import IO
 from ttrace.capture import settings
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.run import Command, TracedRun, require_recorded
+from ttrace.lab.supervised import NotStarted, Supervised
 from ttrace.trace.progress import REFUSED, is_recorded, write_death
 
 # Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
 _PATIENCE_SECONDS = 3.0
 _GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
-_POLL_SECONDS = 0.05  # chosen: not noticed by a person
 _LOOK_SECONDS = 0.5  # chosen: between two looks at what is recorded, on a slow file system too
-_SEARCHED_LINES = 2000  # a traceback of every rank of a node
+_SEARCHED_BYTES = 1 << 20  # chosen: a traceback of every rank of a node
 _TORCHRUN_SUMMARY = "torch/distributed/elastic/multiprocessing/api.py"
 _LAST_LINES = 20  # chosen: a Python traceback fits
+_LINE_CHARS = 2000  # chosen: 25 lines of a terminal
 _PROBE = ".writable-"
 _STOPPED = (
     "\nttrace: all {steps} steps are recorded, so the command was stopped here; --run-to-end lets "
@@ -67,22 +67,14 @@ def run_command(run: TracedRun, command: Command) -> None:
     """Run until all steps are recorded or to the time limit; else CommandFailed.
 
     A command that goes on after its last recorded step is stopped, unless it is to run to its end.
-    One that dies after that step has left all that was asked for.
+    One that dies after that step has left all that was asked for. Nothing that it started is left
+    when this returns or raises, nor when this process dies.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     environment = settings.without_settings(os.environ) | run.settings.to_environment()
-    with run.log.open("xb") as log:
-        process = _start(run, command, environment, log)
-        try:
-            code = _wait(process, run)
-        except subprocess.TimeoutExpired:
-            raise CommandFailed(
-                f"the {run.name} command did not end within {run.timeout_seconds:g} s and was "
-                f"stopped; a collective that one rank never entered hangs like this. Raise "
-                f"--timeout if it is merely slow. {_tail(run)}"
-            ) from None
-        finally:
-            _stop(process, environment[settings.OUT])
+    # Without a buffer: the supervisor moves the end of the file, where the next line goes.
+    with run.log.open("x+b", buffering=0) as log:
+        code = _exit_code(run, command, environment, log)
         if code is None:
             log.write(_STOPPED.format(steps=run.settings.steps).encode())
             return
@@ -93,69 +85,45 @@ def run_command(run: TracedRun, command: Command) -> None:
     require_recorded(run, f" {_tail(run)}")
 
 
-def _wait(process: subprocess.Popen[bytes], run: TracedRun) -> int | None:
-    """The exit code; None when the command goes on though all steps are recorded."""
+def _exit_code(
+    run: TracedRun, command: Command, environment: dict[str, str], log: IO[bytes]
+) -> int | None:
+    """The exit code; None when the command went on though all steps are recorded."""
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    try:
+        process = Supervised(words, environment, log, grace_seconds=_GRACE_SECONDS)
+        try:
+            return _wait(process, run)
+        finally:
+            process.stop()
+    except subprocess.TimeoutExpired:
+        raise CommandFailed(
+            f"the {run.name} command did not end within {run.timeout_seconds:g} s and was "
+            f"stopped; a collective that one rank never entered hangs like this. Raise "
+            f"--timeout if it is merely slow. {_tail(run)}"
+        ) from None
+    except NotStarted as error:
+        run.log.unlink()  # nothing ran: the folder stays empty for the next try
+        raise CommandFailed(
+            f"the {run.name} command could not be started: {error.strerror}: "
+            f"{command if isinstance(command, str) else shlex.join(command)}; expected a program "
+            "and its arguments"
+        ) from error
+
+
+def _wait(process: Supervised, run: TracedRun) -> int | None:
     if run.to_end:
-        return process.wait(timeout=run.timeout_seconds)
+        return process.wait(run.timeout_seconds)
     deadline = time.monotonic() + run.timeout_seconds
     while not is_recorded(run.folder, run.settings.steps):
         left = deadline - time.monotonic()
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout=max(0.0, min(_LOOK_SECONDS, left)))
+            return process.wait(max(0.0, min(_LOOK_SECONDS, left)))
         if left <= 0:
-            raise subprocess.TimeoutExpired(process.args, run.timeout_seconds)
+            raise subprocess.TimeoutExpired(run.name, run.timeout_seconds)
     with suppress(subprocess.TimeoutExpired):
-        return process.wait(timeout=_PATIENCE_SECONDS)
+        return process.wait(_PATIENCE_SECONDS)
     return None
-
-
-def _start(
-    run: TracedRun, command: Command, environment: dict[str, str], log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            command,
-            shell=isinstance(command, str),
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        run.log.unlink()  # nothing ran: the folder stays empty for the next try
-        words = [command] if isinstance(command, str) else command
-        raise CommandFailed(
-            f"the {run.name} command could not be started: {error.strerror}: "
-            f"{shlex.join(words)}; expected a program and its arguments"
-        ) from error
-
-
-def _stop(process: subprocess.Popen[bytes], folder: str) -> None:
-    """End the command's process group; when it did not end by itself, all that it started."""
-    overdue = process.poll() is None
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        for pid in _heirs(folder) if overdue else ():
-            with suppress(ProcessLookupError):
-                os.kill(pid, sign)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while overdue and time.monotonic() < deadline:
-            if process.poll() is not None and not _heirs(folder):
-                break
-            time.sleep(_POLL_SECONDS)
-
-
-def _heirs(folder: str) -> list[int]:
-    """Processes that inherited this run's environment: torchrun's ranks leave its group."""
-    mark = f"{settings.OUT}={folder}".encode()
-    heirs = []
-    for path in Path("/proc").glob("[0-9]*/environ"):  # on Linux; elsewhere there are none
-        with suppress(OSError):
-            if mark in path.read_bytes().split(b"\0"):
-                heirs.append(int(path.parent.name))
-    return [pid for pid in heirs if pid != os.getpid()]
 
 
 def _how(code: int) -> str:
@@ -174,9 +142,19 @@ def _name(number: int) -> str:
 
 
 def _tail(run: TracedRun) -> str:
-    with run.log.open(errors="replace") as log:
-        lines = list(deque(log, maxlen=_SEARCHED_LINES))
+    """The last lines of the log, of which no more is read than could be shown."""
+    with run.log.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(0, size - _SEARCHED_BYTES))
+        read = log.read(_SEARCHED_BYTES).decode(errors="replace")
+    lines = read.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     # What torchrun adds when a rank fails is longer than what the rank had to say.
     summary = next((i for i, line in enumerate(lines) if _TORCHRUN_SUMMARY in line), None)
-    text = "".join((lines[:summary] or lines)[-_LAST_LINES:]).rstrip()
+    shown = "\n".join(lines[:summary] or lines).rstrip().split("\n")[-_LAST_LINES:]
+    text = "\n".join(map(_cut, shown)).rstrip()
     return f"Its output is in {run.log}" + (f"; the last lines:\n{text}" if text else " (empty)")
+
+
+def _cut(line: str) -> str:
+    left_out = len(line) - _LINE_CHARS
+    return line if left_out <= 0 else f"{line[:_LINE_CHARS]}... ({left_out:,} characters more)"

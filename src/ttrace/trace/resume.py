@@ -30,7 +30,7 @@ class Kept:
 def resumable(folder: Path, info: RankInfo) -> Kept | None:
     """What a run of this rank can go on from; None where it left nothing."""
     path = folder / journal.JOURNAL
-    if not path.exists():
+    if not path.exists() or _died_at_once(folder, path):
         return None
     manifest = read_manifest(folder.parent, folder / journal.MANIFEST, info.rank)
     _require_same_run(folder, manifest.info, info)
@@ -50,6 +50,16 @@ def resumable(folder: Path, info: RankInfo) -> Kept | None:
         steps=tuple(steps),
         segments=len(list(folder.glob("seg-*.safetensors"))),
     )
+
+
+def _died_at_once(folder: Path, path: Path) -> bool:
+    """Whether the run had not even said who it is; what it left is removed then."""
+    if (folder / journal.MANIFEST).exists() or path.stat().st_size > 0:
+        return False
+    for left in sorted(folder.glob(f"{journal.MANIFEST}.*")):
+        left.unlink()
+    path.unlink()  # last: a folder with a journal is looked at again
+    return True
 
 
 def _require_same_run(folder: Path, before: RankInfo, now: RankInfo) -> None:

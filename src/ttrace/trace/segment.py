@@ -150,8 +150,9 @@ class _Segment:
     def seal(self) -> None:
         length = self._header_bytes - _LENGTH_BYTES
         text = _METADATA + "".join(self._entries) + "}"
+        header = length.to_bytes(_LENGTH_BYTES, "little") + text.encode("ascii")
         try:
-            os.pwrite(self._fd, length.to_bytes(_LENGTH_BYTES, "little") + text.encode("ascii"), 0)
+            _write_all(self._fd, memoryview(header), 0)
         finally:
             os.close(self._fd)
 

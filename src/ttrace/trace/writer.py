@@ -122,11 +122,18 @@ class TraceWriter:
         line = self._chain.frame(key, value)
         written = os.write(self._fd, line)
         if written < len(line):
-            # Only the last line of a journal may be torn, and this rank may go on writing.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            self._cut_off(written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
         self._chain.accept(line)
+
+    def _cut_off(self, size_bytes: int) -> None:
+        """Take a torn line back, or else let nothing follow it: only the last may be torn."""
+        try:
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - size_bytes)
+        except OSError:
+            fd, self._fd = self._fd, -1
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 _CLAIMED: set[tuple[int, Path]] = set()  # folders that a process writes into, or did

@@ -12,7 +12,8 @@ import torch
 
 from tests.support import tiny_train
 from tests.support.invoking import invoke, replay
-from tests.unit.lab.test_launch import is_running, run, wait_until
+from tests.support.processes import is_running, wait_until
+from tests.unit.lab.test_launch import run
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CommandFailed

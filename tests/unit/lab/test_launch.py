@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,6 +16,7 @@ import torch
 
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, invoke, replay
+from tests.support.processes import is_running, wait_until
 from ttrace.capture.settings import NOISE_SEED, OUT, STEPS, Settings
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo, Record, Summary
@@ -49,21 +49,6 @@ def failure(command: str, folder: Path, timeout_seconds: float = 60.0) -> str:
     with pytest.raises(CommandFailed) as raised:
         run(command, folder, timeout_seconds=timeout_seconds)
     return str(raised.value)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    """A zombie is not running: in a container nobody may have collected it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class TestCommand:
@@ -205,18 +190,6 @@ class TestHang:
         wait_until(lambda: not is_running(rank), seconds=2.0)
         assert time.monotonic() - start < 10
 
-    def test_a_rank_runs_until_it_is_stopped(self, trace: Path, tmp_path: Path) -> None:
-        """The companion: a process that nobody stops is seen to be running."""
-        started = 'until [ -s "$TTRACE_OUT/output.log" ]; do sleep 0.02; done'
-        daemon = f"setsid sh -c 'echo $$; exec sleep 600' & {started}; {replay(trace)}"
-        run(daemon, tmp_path / "out")
-        rank = self.rank(tmp_path / "out")
-        try:
-            time.sleep(0.2)
-            assert is_running(rank)
-        finally:
-            os.kill(rank, signal.SIGKILL)
-
     def test_a_command_within_its_time_is_not_stopped(self, trace: Path, tmp_path: Path) -> None:
         run(f"sleep 0.3; {replay(trace)}", tmp_path / "out", timeout_seconds=30)
 
@@ -225,7 +198,9 @@ class TestHang:
         outcome = invoke("run", *out, "--", "sh", "-c", "echo waiting for rank 3; sleep 600")
         outcome.require(2, "did not end within 1 s", "waiting for rank 3")
 
-    @pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    @pytest.mark.parametrize(
+        ("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+    )
     def test_ending_ttrace_ends_the_command(
         self, sign: signal.Signals, code: int, tmp_path: Path
     ) -> None:
@@ -241,10 +216,12 @@ class TestHang:
         rank = "sleep 600 & echo $!; wait"
         # A shell that starts tests in the background lets them ignore interrupts.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         try:
             outcome = invoke("run", "--out", log.parent, "--timeout", "20", "--", "sh", "-c", rank)
         finally:
             signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGHUP, hung_up)
         other.join()
         outcome.require(code)
         wait_until(lambda: not is_running(self.rank(log.parent)), seconds=2.0)
