@@ -50,7 +50,9 @@ class BackwardPasses:
             yield
         finally:
             self._is_running = False
-        self._context.recorder.guarded("the parameters' gradients", self._weights.end_backward)
+        if self._context.number is None:  # switched off since
+            return
+        self._context.guard.recording("the parameters' gradients", self._weights.end_backward)
         if not self._is_named:
             for loss in losses:
                 self._record(loss, calls.in_backward(), sequence)
@@ -83,4 +85,4 @@ class BackwardPasses:
                 layout=adapter.loss_layout(),
             )
 
-        self._context.recorder.guarded(str(id_), record)
+        self._context.guard.recording(str(id_), record)
