@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,17 +87,18 @@ def expected(program: Attacked, folder: Path) -> Expected:
 
 
 def faults(counted: Counted) -> Iterator[Fault]:
-    """Every function at its first, second and last call, by every kind of exception."""
-    kinds = list(KINDS)
-    for number, (place, calls) in enumerate(sorted(counted.calls.items())):
-        for kind in kinds:
-            yield Fault(place, 1, kind)
-        for nth in sorted({2, calls} - {1}):
+    """Every function at its first, second and last call, the first by two kinds of exceptions.
+
+    Kinds take turns: over all programs every function raises every kind.
+    """
+    turns = cycle(KINDS)
+    for place, calls in sorted(counted.calls.items()):
+        for nth in (1, *sorted({1, 2, calls})):
             if nth <= calls:
-                yield Fault(place, nth, kinds[(number + nth) % len(kinds)])
-    for number, (place, returns) in enumerate(sorted(counted.returns.items())):
+                yield Fault(place, nth, next(turns))
+    for place, returns in sorted(counted.returns.items()):
         for nth in sorted({1, returns}):
-            yield Fault(place, nth, kinds[number % len(kinds)], at_return=True)
+            yield Fault(place, nth, next(turns), at_return=True)
 
 
 def sampled(cases: Sequence[Case], most: int | None, seed: int) -> list[Case]:

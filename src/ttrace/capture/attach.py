@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from ttrace.capture.guard import say
+from ttrace.capture.guard import Guard, say
 from ttrace.capture.settings import OUT, Settings
 from ttrace.capture.tracer import Attached, OffTracer, Tracer
 from ttrace.trace.progress import write_refusal
@@ -47,19 +47,23 @@ def _recording(model: Any, optimizer: Any, settings: Settings) -> RecordingTrace
     from ttrace.capture.rounding import split_linears
     from ttrace.capture.step import RecordingTracer
 
+    earlier = None if _LAST is None else _LAST()
+    if earlier is not None and not earlier.can_make_room(settings):
+        earlier = None
+    guard = Guard() if earlier is None else earlier.guard
     if settings.split > 1:
-        split_linears(model.values() if isinstance(model, Mapping) else model, settings.split)
+        parts = model.values() if isinstance(model, Mapping) else model
+        split_linears(parts, settings.split, guard)
     optimizers = [] if optimizer is None else optimizer
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]
-    earlier = None if _LAST is None else _LAST()
-    if earlier is None or not earlier.can_make_room(settings):
-        tracer = RecordingTracer(find_adapter(model), Attached(model, optimizers), settings)
+    if earlier is None:
+        tracer = RecordingTracer(find_adapter(model), Attached(model, optimizers), settings, guard)
     else:
         attached = earlier.attached.and_then(model, optimizers)
         adapter = find_adapter(attached.model)  # before anything is given up for it
         earlier.withdraw()
-        tracer = RecordingTracer(adapter, attached, settings)
+        tracer = RecordingTracer(adapter, attached, settings, guard)
         earlier.successor = tracer
     with ExitStack() as undo:
         undo.callback(tracer.withdraw)

@@ -13,6 +13,7 @@ from ttrace.adapters.patching import guarding
 from ttrace.capture.boundary import Boundary
 from ttrace.capture.buffers import Buffers
 from ttrace.capture.context import StepContext
+from ttrace.capture.guard import Guard
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.manifest import describe_rank
 from ttrace.capture.noise import Noise
@@ -49,7 +50,7 @@ class Instruments:
 
 
 def install(
-    adapter: Adapter, attached: Attached, settings: Settings, outside: Outside
+    adapter: Adapter, attached: Attached, settings: Settings, outside: Outside, guard: Guard
 ) -> Instruments:
     """Claim the folder of this rank and put hooks on the model and its optimizers."""
     info = describe_rank(adapter, settings)
@@ -57,12 +58,12 @@ def install(
     with ExitStack() as undo:  # where one of them cannot be made
         writer = TraceWriter(settings.folder, info)
         undo.callback(writer.withdraw)
-        recorder = Recorder(adapter, writer, info.rank, payload)
-        undo.callback(recorder.guard.handles.remove)
+        recorder = Recorder(adapter, writer, info.rank, payload, guard)
+        undo.callback(guard.handles.remove)
         context = StepContext(adapter, recorder)
-        noise = _noise(adapter, context, settings)
+        noise = _noise(adapter, settings, guard)
         overwriter = _overwriter(adapter, settings, info.rank, noise)
-        told = context.guard.harmed
+        told = guard.harmed
         regrouping = None if noise is None else Regrouping(noise, _shapes(adapter), told)
         boundary = _boundary(context, settings, overwriter, noise)
         hooks = ModuleHooks(context, boundary)
@@ -92,14 +93,14 @@ def install(
     return made
 
 
-def _noise(adapter: Adapter, context: StepContext, settings: Settings) -> Noise | None:
+def _noise(adapter: Adapter, settings: Settings, guard: Guard) -> Noise | None:
     if settings.noise_seed is None:
         return None
     return Noise(
         settings.noise_seed,
         adapter,
         other_kernels=settings.other_kernels,
-        guard=context.guard,
+        guard=guard,
     )
 
 

@@ -37,7 +37,12 @@ class Recorder:
     """Capture writes everything through this; `payload` is the form that the run asks for."""
 
     def __init__(
-        self, adapter: Adapter, writer: TraceWriter, rank: int, payload: Payload = FULL
+        self,
+        adapter: Adapter,
+        writer: TraceWriter,
+        rank: int,
+        payload: Payload = FULL,
+        guard: Guard | None = None,
     ) -> None:
         self._adapter = adapter
         self._writer = writer
@@ -48,7 +53,7 @@ class Recorder:
         self._broken = False
         self.is_muted = False  # in steps that are let pass
         self.seconds = 0.0  # that writing took in this step
-        self.guard = Guard()
+        self.guard = guard or Guard()
 
     def value(
         self,

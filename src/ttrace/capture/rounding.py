@@ -21,7 +21,9 @@ from ttrace.capture.guard import Guard, entry
 from ttrace.errors import UsageError
 
 
-def split_linears(model: nn.Module | Iterable[nn.Module], ways: int) -> None:
+def split_linears(
+    model: nn.Module | Iterable[nn.Module], ways: int, guard: Guard | None = None
+) -> None:
     """Make every nn.Linear whose dims divide by `ways` work in `ways` parts from now on."""
     if ways < 1:
         raise UsageError(f"a reduction splits into at least one part, found {ways}")
@@ -39,9 +41,10 @@ def split_linears(model: nn.Module | Iterable[nn.Module], ways: int) -> None:
             f"none of the {len(linears)} nn.Linear of the model has dims that divide by {ways}: "
             "there is nothing to split"
         )
+    guard = guard or Guard()
     for linear in found:
         # An attribute of the object goes before the method of its class.
-        linear.forward = _SplitForward(linear, ways)  # type: ignore[method-assign]
+        linear.forward = _SplitForward(linear, ways, guard)  # type: ignore[method-assign]
 
 
 def _divides(linear: nn.Linear, ways: int) -> bool:
@@ -55,9 +58,9 @@ def _plain_forward(split: _SplitForward, input: Tensor) -> Tensor:  # noqa: A002
 class _SplitForward:
     """What a linear layer runs instead of its forward; a copy of the layer has that again."""
 
-    def __init__(self, linear: nn.Linear, ways: int) -> None:
+    def __init__(self, linear: nn.Linear, ways: int, guard: Guard) -> None:
         self.linear = linear
-        self.guard = Guard()
+        self.guard = guard
         self._ways = ways
 
     @entry("a linear layer in parts", _plain_forward)

@@ -13,7 +13,7 @@ from torch import nn
 
 from ttrace.adapters.base import Adapter
 from ttrace.adapters.patching import guarding
-from ttrace.capture.guard import Around, entry
+from ttrace.capture.guard import Around, Guard, entry
 from ttrace.capture.instruments import install
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.settings import Settings
@@ -29,19 +29,25 @@ class RecordingTracer:
 
     enabled = True
 
-    def __init__(self, adapter: Adapter, attached: Attached, settings: Settings) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        attached: Attached,
+        settings: Settings,
+        guard: Guard | None = None,
+    ) -> None:
         self.attached = attached
         self.successor: RecordingTracer | None = None  # that records what this one was to
         self._folder = settings.folder
         outside = Outside(begin=self._resume, end=self._pause)
-        made = install(adapter, attached, settings, outside)
+        self.guard = guard = guard or Guard()
+        made = install(adapter, attached, settings, outside, guard)
         self._context, self._recorder = made.context, made.recorder
         self._regrouping, self._overwriter = made.regrouping, made.overwriter
         self._boundary, self._buffers = made.boundary, made.buffers
         self._hooks, self._weights = made.hooks, made.weights
         self._backward, self._update = made.backward, made.update
-        self.guard = made.context.guard
-        self.guard.switch_off, self.guard.give_up = self._switch_off, self._give_up
+        guard.switch_off, guard.give_up = self._switch_off, self._give_up
         self._watched = ExitStack()  # what is held open during a step
         self._steps, self._skip = settings.steps, settings.skip
         self._done = 0
