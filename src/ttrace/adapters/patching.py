@@ -24,12 +24,12 @@ from contextvars import ContextVar
 from typing import Any
 
 _ABSENT = object()
-Told = Callable[[str, Exception], None]  # where it happened, what; it must not raise
-_TOLD: ContextVar[Told | None] = ContextVar("told", default=None)
+TellFault = Callable[[str, Exception], None]  # where it happened, what; it must not raise
+_TOLD: ContextVar[TellFault | None] = ContextVar("told", default=None)
 
 
 @contextmanager
-def guarding(told: Told) -> Iterator[None]:
+def guarding(told: TellFault) -> Iterator[None]:
     """Patches that are opened now tell their faults, for as long as they are open."""
     token = _TOLD.set(told)
     try:
@@ -58,7 +58,7 @@ class _Once:
 
 
 def unharmed(
-    told: Told,
+    told: TellFault,
     original: Callable[..., Any],
     around: Callable[..., Any],
     /,

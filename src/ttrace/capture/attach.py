@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from ttrace.capture.guard import Guard, say
+from ttrace.capture.guard import Guard, log_fault
 from ttrace.capture.settings import OUT, Settings
 from ttrace.capture.tracer import Attached, OffTracer, Tracer
 from ttrace.trace.progress import write_refusal
@@ -76,7 +76,7 @@ def _refuse(folder: Path, error: Exception) -> None:
     """Whatever else is attached would be a part of the run, with a tracer that nobody steps."""
     _REFUSED.add((os.getpid(), str(folder)))
     with suppress(Exception):  # a disk that takes no trace may not take this either
-        write_refusal(folder, say("ttrace.attach could not trace what it was given", error))
+        write_refusal(folder, log_fault("ttrace.attach could not trace what it was given", error))
 
 
 _REFUSED: set[tuple[int, str]] = set()  # processes, and folders that they are not traced into

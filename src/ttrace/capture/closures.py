@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from ttrace.adapters.patching import Told, unharmed
+from ttrace.adapters.patching import TellFault, unharmed
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Closure = Callable[[], Any]
@@ -36,7 +36,7 @@ def watched_closure(
     *,
     after_first: Callable[[], None],
     around_others: Callable[[], AbstractContextManager[None]],
-    told: Told,
+    told: TellFault,
 ) -> Closure:
     """The closure, with something to do once it has made the gradients of this step."""
     evaluations = 0

@@ -32,15 +32,15 @@ _FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read
 _MOST_CHARS = 300  # chosen: a line of a log
 
 
-def say(what: str, error: Exception) -> str:
+def log_fault(what: str, error: Exception) -> str:
     """One line of the log, and the sentence that it has; the traceback is for who debugs us."""
-    line = f"{what}: {described(error)}"
+    line = f"{what}: {_in_one_line(error)}"
     _LOG.error("ttrace: %s; training goes on", line)
     _LOG.debug("ttrace: the same, for whoever repairs it", exc_info=error)
     return line
 
 
-def described(error: Exception) -> str:
+def _in_one_line(error: Exception) -> str:
     """Kind and message in one short line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:_MOST_CHARS]}"
@@ -98,11 +98,11 @@ class Guard:
         with suppress(Exception):  # the message of an error may be made by somebody else
             self._count += 1
             if len(self._faults) < _FAULTS_KEPT:
-                self._faults.append(f"{where}: {described(error)}")
+                self._faults.append(f"{where}: {_in_one_line(error)}")
             kind = effect.removesuffix(where)
             if kind not in self._said:
                 self._said.add(kind)
-                say(effect, error)
+                log_fault(effect, error)
 
 
 class Hook:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from ttrace.adapters.base import Parameter
 from ttrace.adapters.patching import patched
@@ -24,8 +23,8 @@ from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.clipping import Clipping, watch_clipping, watch_scaling
 from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
-from ttrace.capture.guard import Hook
 from ttrace.capture.hyperparameters import Hyperparameters
+from ttrace.capture.optimizer_hooks import OptimizerHooks
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.tracer import Outside
@@ -67,19 +66,12 @@ class Update:
         self._digests: dict[tuple[str, str], str] = {}  # of parameters before the step
         self._changed = False
         self._clipping = Clipping(context, overwriter, self._take_gradients, self._note)
-        self._post_hooks: dict[int, Any] = {}  # handles, by optimizer
-        for optimizer in self._optimizers:
-            self._install(optimizer)
-
-    def _install(self, optimizer: Optimizer) -> None:
-        guard = self._context.guard
-        before = Hook(guard, "the begin of an update", self._before_update)
-        guard.handles.add(optimizer.register_step_pre_hook(before))
-        after = optimizer.register_step_post_hook(
-            Hook(guard, "the end of an update", self._after_update)
+        self._hooks = OptimizerHooks(
+            context.guard,
+            self._optimizers,
+            before=self._before_update,
+            after=self._after_update,
         )
-        guard.handles.add(after)
-        self._post_hooks[id(optimizer)] = after
 
     def begin(self) -> None:
         self._changed = self._is_outside = False
@@ -152,7 +144,7 @@ class Update:
             self._is_outside = self._outside is not None and self._outside.begin()
             if not self._is_outside:
                 return None
-            self._put_last(self._post_hooks.get(id(optimizer)))
+            self._hooks.put_last(optimizer)
         assert self._context.number is not None
         note = partial(self.hyperparameters.of_optimizer, self._context.number, optimizer)
         self._context.guard.recording("the optimizer's numbers", note)
@@ -167,15 +159,6 @@ class Update:
         if changed is None:
             self._meet(optimizer)
         return changed
-
-    def _put_last(self, handle: Any) -> None:
-        """The hook after an update may end the last step, and take all hooks off.
-
-        The optimizer goes through its hooks then: only the last can go without those that follow.
-        """
-        hooks = handle.hooks_dict_ref() if isinstance(handle, RemovableHandle) else None
-        if hooks is not None and handle.id in hooks:
-            hooks.move_to_end(handle.id)
 
     @contextmanager
     def _evaluating_again(self) -> Iterator[None]:

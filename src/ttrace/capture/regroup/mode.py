@@ -30,7 +30,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ttrace.adapters.patching import Told, unharmed
+from ttrace.adapters.patching import TellFault, unharmed
 from ttrace.capture.noise import Noise
 from ttrace.capture.regroup import additions, batch_norm, layers
 from ttrace.capture.regroup.parts import Bounds, Rule
@@ -90,7 +90,7 @@ class Regrouping(TorchDispatchMode):
         self,
         noise: Noise,
         parameter_shapes: Iterable[torch.Size] = (),
-        told: Told | None = None,
+        told: TellFault | None = None,
     ) -> None:
         super().__init__()
         self._noise = noise
