@@ -78,6 +78,11 @@ class Guard:
         if not self.is_off:  # else it follows from that
             self._keep(f"could not record {where}", where, error)
 
+    def stopped(self, where: str, error: Exception) -> None:
+        """A disk takes no more: what hooks still do costs nothing."""
+        where = f"{where} (recording stops here, the training run goes on)"
+        self._keep(f"could not write {where}", where, error)
+
     def harmed(self, where: str, error: Exception) -> None:
         with suppress(Exception):
             self.switch_off()

@@ -203,7 +203,7 @@ class Recorder:
 
     def _stop(self, record: Record, error: OSError) -> None:
         self._broken = True
-        self.guard.lost(f"{record.id} (recording stops here, the training run goes on)", error)
+        self.guard.stopped(str(record.id), error)
 
 
 def _again(known: Record, met: Record) -> Record:

@@ -104,7 +104,7 @@ class RecordingTracer:
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         if self.successor is not None:
             return self.successor.loss(value)
-        if self._context.number is not None:
+        if self._is_inside:
             self._backward.name_loss(value)
         return value
 
