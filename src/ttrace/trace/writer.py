@@ -130,13 +130,17 @@ class TraceWriter:
 
     def _append(self, key: str, value: dict[str, Any]) -> None:
         line = self._chain.frame(key, value)
-        written = os.write(self._fd, line)
-        if written < len(line):
+        written = 0
+        try:
+            written = os.write(self._fd, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+            self._chain.accept(line)
+        except BaseException:
             # Only the last line of a journal may be torn, and this rank may go on writing.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-        self._chain.accept(line)
+            raise
 
 
 _CLAIMED: set[tuple[int, Path]] = set()  # folders that a process writes into, or did

@@ -199,7 +199,9 @@ def test_note_shares_the_bytes_of_another_record_or_has_none(tmp_path: Path) -> 
     _, shared, empty = Trace.open(tmp_path).ranks[0].records
     with SpanReader(tmp_path) as reader:
         assert torch.equal(reader.load(shared), tensor)
-        with pytest.raises(UsageError, match=r"step0/c:grad_output.0 of rank 0 has no bytes.*step0/a:"):
+        with pytest.raises(
+            UsageError, match=r"step0/c:grad_output.0 of rank 0 has no bytes.*step0/a:"
+        ):
             reader.load(empty)
 
 
