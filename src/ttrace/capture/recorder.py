@@ -137,6 +137,8 @@ class Recorder:
             self._writer.close(replace(summary, faults=self.guard.faults()))
         except OSError as error:
             self.guard.lost("the end of the trace", error)
+        finally:
+            self._writer.abandon()
 
     def next_sequence(self) -> int:
         """A place in the order of the step, for a record that may be written later."""
