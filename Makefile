@@ -12,7 +12,7 @@ JOBS ?= 1
 
 .PHONY: demo test test-slow test-trainers test-browser browser-deps screenshots lint format docs
 .PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-trainers bench-yardsticks crash fuzz clean
+.PHONY: bench-trainers bench-yardsticks crash faults fuzz clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -158,6 +158,10 @@ bench-yardsticks: $(STAMP)
 bench-megatron: $(STAMP) $(MEGATRON)
 	PYTHONPATH=examples/megatron_gpt $(BIN)/python -m benchmarks.megatron --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.megatron.table
+
+# Raises in every function of the tracer that a run reaches: a quarter of an hour on two cores.
+faults: $(STAMP)
+	$(BIN)/python -m attacks.faults
 
 clean:
 	rm -rf .venv ttrace-out site

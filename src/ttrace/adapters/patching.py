@@ -9,6 +9,9 @@
 
 Enters: a module, a class or an object, and the name of an attribute, its own or inherited. Leaves:
 exactly what was there. Patches nest and must be closed in the reverse order, as `with` does.
+
+A patch that is opened while somebody is `guarding` keeps its faults from who calls the function:
+he gets what the original returns, or raises.
 """
 
 from __future__ import annotations
@@ -17,9 +20,73 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 _ABSENT = object()
+TellFault = Callable[[str, Exception], None]  # where it happened, what; it must not raise
+_TOLD: ContextVar[TellFault | None] = ContextVar("told", default=None)
+
+
+@contextmanager
+def guarding(told: TellFault) -> Iterator[None]:
+    """Patches that are opened now tell their faults, for as long as they are open."""
+    token = _TOLD.set(told)
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
+
+
+class _Once:
+    """The original of one call, what it returned or raised, and whether it was called at all."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self._original = original
+        self.is_done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self.result = self._original(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+            raise
+        self.is_done = True
+        return self.result
+
+
+def unharmed(
+    told: TellFault,
+    original: Callable[..., Any],
+    around: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """What `around(original, ...)` returns; after a fault in it what the original does.
+
+    The original is called once, by `around` or, where that did not come to it, with the very
+    arguments. What it raises itself is raised here.
+    """
+    once = _Once(original)
+    try:
+        return around(once, *args, **kwargs)
+    except Exception as error:
+        if error is once.error:
+            raise
+        told(getattr(getattr(around, "func", around), "__qualname__", "a patch"), error)
+    finally:
+        # An error knows this frame by its traceback: together they would wait for the collector.
+        theirs, result, is_done = once.error, once.result, once.is_done
+        once.error = once.result = None
+    if theirs is not None:
+        try:
+            raise theirs
+        finally:
+            del theirs
+    return result if is_done else original(*args, **kwargs)
 
 
 @contextmanager
@@ -30,13 +97,19 @@ def patched(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]
     """
     original: Any = getattr(owner, name)
     found = inspect.getattr_static(owner, name) if isinstance(owner, type) else original
+    told = _TOLD.get()
+
+    def run(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if told is None:
+            return around(original, *args, **kwargs)
+        return unharmed(told, original, around, *args, **kwargs)
 
     @functools.wraps(original, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
+        return run(original, args, kwargs)
 
     def call_of_class(cls: type, *args: Any, **kwargs: Any) -> Any:
-        return around(found.__get__(None, cls), *args, **kwargs)
+        return run(found.__get__(None, cls), args, kwargs)
 
     value: Any = call
     if isinstance(found, classmethod):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from ttrace.capture.guard import Guard, log_fault
 from ttrace.capture.settings import OUT, Settings
 from ttrace.capture.tracer import Attached, OffTracer, Tracer
-from ttrace.errors import TTraceError
-from ttrace.text import inert
 from ttrace.trace.progress import write_refusal
 
 if TYPE_CHECKING:
@@ -28,11 +26,12 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     together, in a list or by name: `attach({"generator": g, "critic": c}, [optimizer_g,
     optimizer_c])`; or one after the other before the first step, which is the same as a list.
 
-    It never raises: what cannot be traced is said in the log of the run and by whoever reads the
-    trace.
+    It never raises: a model that is none, settings that cannot be, a folder that cannot be written
+    into and any fault of ours are said once in the log of the run, and by whoever reads the trace.
+    What raises is `annotate` and `Split`, which a script calls for TTrace alone.
     """
     folder = os.environ.get(OUT)
-    if not folder:
+    if not folder or (os.getpid(), folder) in _REFUSED:
         return OffTracer()
     try:
         settings = Settings.from_environment(os.environ)
@@ -48,34 +47,39 @@ def _recording(model: Any, optimizer: Any, settings: Settings) -> RecordingTrace
     from ttrace.capture.rounding import split_linears
     from ttrace.capture.step import RecordingTracer
 
+    earlier = None if _LAST is None else _LAST()
+    if earlier is not None and not earlier.can_make_room(settings):
+        earlier = None
+    guard = Guard() if earlier is None else earlier.guard
     if settings.split > 1:
-        split_linears(model.values() if isinstance(model, Mapping) else model, settings.split)
+        parts = model.values() if isinstance(model, Mapping) else model
+        split_linears(parts, settings.split, guard)
     optimizers = [] if optimizer is None else optimizer
     if not isinstance(optimizers, (list, tuple)):
         optimizers = [optimizers]
-    earlier = None if _LAST is None else _LAST()
-    if earlier is None or not earlier.can_make_room(settings):
-        tracer = RecordingTracer(find_adapter(model), Attached(model, optimizers), settings)
+    if earlier is None:
+        tracer = RecordingTracer(find_adapter(model), Attached(model, optimizers), settings, guard)
     else:
         attached = earlier.attached.and_then(model, optimizers)
         adapter = find_adapter(attached.model)  # before anything is given up for it
         earlier.withdraw()
-        tracer = RecordingTracer(adapter, attached, settings)
+        tracer = RecordingTracer(adapter, attached, settings, guard)
         earlier.successor = tracer
-    _remember(tracer)
+    with ExitStack() as undo:
+        undo.callback(tracer.withdraw)
+        _remember(tracer)
+        undo.pop_all()
     return tracer
 
 
 def _refuse(folder: Path, error: Exception) -> None:
-    kind = "" if isinstance(error, TTraceError) else f"{type(error).__name__}: "
-    what = inert(f"{kind}{error}")
-    why = f"ttrace.attach could not trace what it was given, and training goes on: {what}"
-    _LOG.error(why, exc_info=None if isinstance(error, TTraceError) else error)
-    with suppress(OSError):
-        write_refusal(folder, why)
+    """Whatever else is attached would be a part of the run, with a tracer that nobody steps."""
+    _REFUSED.add((os.getpid(), str(folder)))
+    with suppress(Exception):  # a disk that takes no trace may not take this either
+        write_refusal(folder, log_fault("ttrace.attach could not trace what it was given", error))
 
 
-_LOG = logging.getLogger("ttrace")
+_REFUSED: set[tuple[int, str]] = set()  # processes, and folders that they are not traced into
 _LAST: ref[RecordingTracer] | None = None
 
 

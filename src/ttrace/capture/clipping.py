@@ -60,7 +60,7 @@ class Clipping:
             self._take_norm(whole[0])
             whole[0] = self._isolated(whole[0])
 
-        self._context.recorder.guarded("the gradient norm", take)
+        self._context.guard.recording("the gradient norm", take)
         return whole[0]
 
     def _take_norm(self, norm: torch.Tensor | None) -> None:

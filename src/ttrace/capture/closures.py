@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
+
+from ttrace.adapters.patching import TellFault, unharmed
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Closure = Callable[[], Any]
@@ -33,18 +36,19 @@ def watched_closure(
     *,
     after_first: Callable[[], None],
     around_others: Callable[[], AbstractContextManager[None]],
+    told: TellFault,
 ) -> Closure:
     """The closure, with something to do once it has made the gradients of this step."""
     evaluations = 0
 
-    def evaluate() -> Any:
+    def evaluate(original: Closure) -> Any:
         nonlocal evaluations
         evaluations += 1
         if evaluations > 1:
             with around_others():
-                return closure()
-        result = closure()
+                return original()
+        result = original()
         after_first()
         return result
 
-    return evaluate
+    return partial(unharmed, told, closure, evaluate)

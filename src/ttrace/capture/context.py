@@ -68,6 +68,7 @@ class StepContext:
     def __init__(self, adapter: Adapter, recorder: Recorder) -> None:
         self.adapter = adapter
         self.recorder = recorder
+        self.guard = recorder.guard
         self.number: int | None = None
         self._roots = roots_of(path for path, _ in adapter.modules())
         self.calls = Calls(self._roots)
@@ -79,8 +80,14 @@ class StepContext:
         self.number = number
         self.calls = Calls(self._roots)
 
+    def switch_off(self) -> None:
+        """Record nothing more of this step, if there is one."""
+        self.guard.is_off |= self.number is not None
+        self.number = None
+
     def end(self) -> None:
         self.number = None
+        self.guard.is_off = False
         self.arrivals.end()
 
     @contextmanager
@@ -90,7 +97,7 @@ class StepContext:
         try:
             yield
         finally:
-            self.number = number
+            self.number = None if self.guard.is_off else number
 
     def root_of(self, module: str) -> str:
         return root_of(module, self._roots)
@@ -117,9 +124,12 @@ class StepContext:
         turn = self.arrivals.arrive(gradient, by)
         return replace(gradient[0], turn=turn, asked=by.asked)
 
-    def guarded(self, where: str, work: Callable[[], _T]) -> _T | None:
+    def is_recording(self) -> bool:
+        return self.number is not None and not self.adapter.is_rehearsal()
+
+    def recording(self, where: str, work: Callable[[], _T]) -> _T | None:
         """What `work` returns, run outside autograd; None between steps and after a fault."""
-        if self.number is None or self.adapter.is_rehearsal():
+        if not self.is_recording():
             return None
         with torch.no_grad():
-            return self.recorder.guarded(where, work)
+            return self.guard.recording(where, work)

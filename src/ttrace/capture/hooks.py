@@ -6,19 +6,18 @@ run in hooks of their own lie inside the module. No hook calls a collective.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ttrace.adapters.leaves import input_leaves, leaves, map_leaves
 from ttrace.capture.boundary import Boundary
 from ttrace.capture.calls import Call
 from ttrace.capture.context import StepContext
+from ttrace.capture.guard import module_hook
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 
@@ -31,21 +30,15 @@ class ModuleHooks:
         self._boundary = boundary
         modules = list(context.adapter.modules())
         self._paths = [path for path, module in modules if _is_callable(module)]
-        self._handles = [
-            handle for path, module in modules for handle in self._install(path, module)
-        ]
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for path, module in modules:
+            self._install(path, module)
 
     def aside(self, slot: str, value: torch.Tensor, layout: Layout | None) -> None:
         """Record a value that the module which runs now makes but does not return.
 
         The second one of the same slot in one call is recorded as `slot.1`, and so on.
         """
-        self._context.guarded(slot, lambda: self._record_aside(slot, value, layout))
+        self._context.recording(slot, lambda: self._record_aside(slot, value, layout))
 
     def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
         """The method, as a call of its module.
@@ -54,7 +47,7 @@ class ModuleHooks:
         """
         path = next(path for path, each in self._context.adapter.modules() if each is module)
         caller = _Caller(method)
-        self._handles += self._install(path, module, on=caller)
+        self._install(path, module, on=caller)
         return caller
 
     def never_called(self) -> tuple[str, ...]:
@@ -75,77 +68,71 @@ class ModuleHooks:
             layout=layout,
         )
 
-    def _install(
-        self, path: str, module: nn.Module, on: nn.Module | None = None
-    ) -> list[RemovableHandle]:
+    def _install(self, path: str, module: nn.Module, on: nn.Module | None = None) -> None:
         """Hooks that tell of a module, on itself or on what is called instead of it."""
         context = self._context
         takes_inputs, gives_outputs = context.adapter.edges(module)
 
         def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not context.is_recording():
+                return None
             keeps_graph = torch.is_grad_enabled()
-
-            def enter() -> Any:
-                inputs = self._enter(path, module, args, kwargs, keeps_graph=keeps_graph)
-                return self._entered(args, kwargs, inputs) if takes_inputs else None
-
-            return context.guarded(path, enter)
+            with torch.no_grad():
+                found = context.guard.recording(path, lambda: self._look(args, kwargs))
+                self._enter(path, module, found or _Inputs(), keeps_graph=keeps_graph)
+                if found is None or not takes_inputs:
+                    return None
+                enter = partial(self._entered, args, kwargs, found)
+                return context.guard.recording(path, enter)
 
         def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if not gives_outputs:
                 return None
-            return context.guarded(path, lambda: self._returned(output))
+            return context.recording(path, lambda: self._returned(output))
 
         def leave(*_: Any) -> None:
             if context.number is not None:
                 context.calls.leave()
 
         on = module if on is None else on
-        return [
-            on.register_forward_pre_hook(eager(pre), prepend=True, with_kwargs=True),
-            on.register_forward_hook(eager(post), with_kwargs=True),
-            # Also after an exception: early-stopped recomputation leaves modules by one.
-            on.register_forward_hook(eager(leave), always_call=True),
-        ]
+        hook = partial(module_hook, context.guard, path)
+        put = context.guard.handles.add
+        put(on.register_forward_pre_hook(hook(pre), prepend=True, with_kwargs=True))
+        put(on.register_forward_hook(hook(post), with_kwargs=True))
+        # Also after an exception: early-stopped recomputation leaves modules by one.
+        put(on.register_forward_hook(hook(leave), always_call=True))
+
+    def _look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
+        tensors = list(input_leaves(args, kwargs))
+        to_local = self._context.adapter.to_local
+        return _Inputs(
+            tensors=tensors,
+            first=next((to_local(tensor)[0] for _, tensor in tensors), None),
+            need_graph=any(tensor.requires_grad for _, tensor in tensors),
+        )
+
+    def _enter(self, path: str, module: nn.Module, found: _Inputs, *, keeps_graph: bool) -> None:
+        """Count the call, also where its inputs cannot be recorded: `leave` will run."""
+        context = self._context
+        number = context.adapter.microbatch()
+        # Reentrant checkpointing keeps no graph either, of something that needs gradients.
+        keeps_graph = keeps_graph or found.need_graph
+        context.calls.enter(path, module, found.first, number, keeps_graph=keeps_graph)
+        context.places.meet(path, inside_modules=bool(path))
 
     def _entered(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        inputs: Sequence[tuple[str, torch.Tensor]],
+        found: _Inputs,
     ) -> Any:
         """What the module gets instead of its arguments; None leaves them as they are."""
         meet = partial(self._boundary.meet, self._current(), Kind.INPUT)
         if self._boundary.changes_inputs:
             return map_leaves(args, meet), map_leaves(kwargs, meet)
-        for slot, tensor in inputs:
+        for slot, tensor in found.tensors:
             meet(slot, tensor)
         return None
-
-    def _enter(
-        self,
-        path: str,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        keeps_graph: bool,
-    ) -> list[tuple[str, torch.Tensor]]:
-        """Count the call; its inputs by slot."""
-        adapter = self._context.adapter
-        inputs: list[tuple[str, torch.Tensor]] = []
-        first = None
-        try:
-            inputs += input_leaves(args, kwargs)
-            # Reentrant checkpointing keeps no graph either, of something that needs gradients.
-            keeps_graph = keeps_graph or any(tensor.requires_grad for _, tensor in inputs)
-            first = next((adapter.to_local(tensor)[0] for _, tensor in inputs), None)
-        finally:
-            # Also after a fault: `leave` will run.
-            number = adapter.microbatch()
-            self._context.calls.enter(path, module, first, number, keeps_graph=keeps_graph)
-        self._context.places.meet(path, inside_modules=bool(path))
-        return inputs
 
     def _returned(self, output: Any) -> Any:
         """What goes on instead of the output; None leaves it as it is."""
@@ -162,20 +149,20 @@ class ModuleHooks:
         return call
 
 
+class _Inputs(NamedTuple):
+    """The tensors that a module gets, by slot; the first of them as this rank holds it."""
+
+    tensors: Sequence[tuple[str, torch.Tensor]] = ()
+    first: torch.Tensor | None = None
+    need_graph: bool = False
+
+
 class _Caller(nn.Module):
     """Runs a method of another module, so that hooks can be around it."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         super().__init__()
         self.forward = method
-
-
-def eager(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that a compiler must not trace into: it would see no values.
-
-    Whoever compiles has imported torch._dynamo; for all others that would be a second of import.
-    """
-    return torch.compiler.disable(hook) if "torch._dynamo" in sys.modules else hook
 
 
 def _is_callable(module: nn.Module) -> bool:

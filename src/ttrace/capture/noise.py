@@ -14,11 +14,14 @@ Noise between such kernels has a part that all elements of a tensor share.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import xxhash
 
 from ttrace.adapters.base import Adapter
+from ttrace.capture.guard import Guard, entry
 from ttrace.trace.dtypes import eps_of
 
 _NOISY = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
@@ -31,8 +34,16 @@ class Noise:
     Of other kernels: x + eps |x| (u + v + w sign x), v and w drawn so too, once for a tensor.
     """
 
-    def __init__(self, seed: int, adapter: Adapter, *, other_kernels: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        adapter: Adapter,
+        *,
+        other_kernels: bool = False,
+        guard: Guard | None = None,
+    ) -> None:
         self.seed = seed
+        self._guard = guard or Guard()
         self._adapter = adapter
         self._other_kernels = other_kernels
 
@@ -41,7 +52,8 @@ class Noise:
         if tensor.dtype not in _NOISY or tensor.numel() == 0:
             return tensor
         shared = self._other_kernels
-        return _Noisy.apply(tensor, lambda value: self._shift(value, key, shared=shared))
+        shift = partial(self._shift, key=key, shared=shared)
+        return _Noisy.apply(tensor, shift, self._guard)
 
     def on_weight(self, tensor: torch.Tensor, key: str) -> torch.Tensor:
         """Noisy values of a weight, for one operator that multiplies by it.
@@ -85,13 +97,22 @@ def _are_whole(value: torch.Tensor, eps: float) -> bool:
     return bool(((value == value.round()) & (value.abs() < 1 / eps) | value.isinf()).all())
 
 
+def _unchanged(_: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    return grads[0], None, None
+
+
 class _Noisy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: object, tensor: torch.Tensor, shift: Callable[[torch.Tensor], torch.Tensor]
+        ctx: Any,
+        tensor: torch.Tensor,
+        shift: Callable[[torch.Tensor], torch.Tensor],
+        guard: Guard,
     ) -> torch.Tensor:
+        ctx.guard = guard
         return shift(tensor)
 
     @staticmethod
-    def backward(ctx: object, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grads[0], None
+    @entry("the gradient of a noisy tensor", _unchanged)
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _unchanged(ctx, *grads)

@@ -39,6 +39,7 @@ class Overwriter:
 
     def __init__(self, plan: IsolationPlan, adapter: Adapter, noise: Noise | None) -> None:
         self._plan = plan
+        self.modules = plan.modules  # at whose boundaries values are overwritten; None: at all
         self._adapter = adapter
         self._noise = noise
         coordinates = adapter.coordinates()
@@ -70,6 +71,10 @@ class Overwriter:
         if result is None or self._noise is None:
             return result
         return self._noise.on(result, f"{id_}@{microbatch}")
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self._spans.close()
 
     def _probed(self, id_: TensorId, microbatch: int, own: torch.Tensor) -> torch.Tensor:
         """This run's own values, with an error where the plan asks for one."""

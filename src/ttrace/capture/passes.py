@@ -31,7 +31,10 @@ class BackwardPasses:
 
     def name_loss(self, value: torch.Tensor) -> None:
         self._is_named = True
-        self._record(value, self._context.calls.latest())
+        if self._context.number is None:
+            self._keep_up([value])
+        else:
+            self._record(value, self._context.calls.latest())
 
     @contextmanager
     def around(self, losses: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -41,6 +44,7 @@ class BackwardPasses:
         """
         if self._context.number is None or self._is_running:
             yield
+            self._keep_up(() if self._is_named else losses)
             return
         sequence = self._context.recorder.next_sequence()
         calls = self._context.calls
@@ -50,7 +54,10 @@ class BackwardPasses:
             yield
         finally:
             self._is_running = False
-        self._context.recorder.guarded("the parameters' gradients", self._weights.end_backward)
+        if self._context.number is None:  # switched off since
+            self._keep_up(() if self._is_named else losses)
+            return
+        self._context.guard.recording("the parameters' gradients", self._weights.end_backward)
         if not self._is_named:
             for loss in losses:
                 self._record(loss, calls.in_backward(), sequence)
@@ -60,6 +67,12 @@ class BackwardPasses:
         if self._context.number is not None and not self._is_running:
             self._context.calls.begin_backward(asked=True)
         yield
+
+    def _keep_up(self, losses: Sequence[torch.Tensor]) -> None:
+        """After a fault here, other ranks still reduce the losses of this step, with this one."""
+        if self._context.guard.is_off and not self._is_running:
+            for loss in losses:
+                self._context.adapter.reduced(loss.detach())
 
     def _record(
         self, value: torch.Tensor, microbatch: RootCall, sequence: int | None = None
@@ -83,4 +96,4 @@ class BackwardPasses:
                 layout=adapter.loss_layout(),
             )
 
-        self._context.recorder.guarded(str(id_), record)
+        self._context.guard.recording(str(id_), record)

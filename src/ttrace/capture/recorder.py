@@ -6,30 +6,22 @@ Values are written before the hook returns, so later in-place changes cannot rea
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 import xxhash
 
 from ttrace.adapters.base import Adapter, BoundarySpec
+from ttrace.capture.guard import Guard
 from ttrace.capture.objects import ObjectMemory
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
-from ttrace.text import inert
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import FULL, Payload, payload_for
 from ttrace.trace.writer import TraceWriter
-
-_T = TypeVar("_T")
-
-_LOG = logging.getLogger("ttrace")
-_FAULTS_KEPT = 20  # arbitrary: enough to see a pattern, few enough to read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +37,12 @@ class Recorder:
     """Capture writes everything through this; `payload` is the form that the run asks for."""
 
     def __init__(
-        self, adapter: Adapter, writer: TraceWriter, rank: int, payload: Payload = FULL
+        self,
+        adapter: Adapter,
+        writer: TraceWriter,
+        rank: int,
+        payload: Payload = FULL,
+        guard: Guard | None = None,
     ) -> None:
         self._adapter = adapter
         self._writer = writer
@@ -56,8 +53,7 @@ class Recorder:
         self._broken = False
         self.is_muted = False  # in steps that are let pass
         self.seconds = 0.0  # that writing took in this step
-        self._faults: list[str] = []
-        self._fault_count = 0
+        self.guard = guard or Guard()
 
     def value(
         self,
@@ -126,36 +122,23 @@ class Recorder:
             when = _Moment(sequence=self.next_sequence(), microbatch=microbatch)
             self._note(self._record(id, tensor, when, same_as=same_as))
 
-    def guarded(self, where: str, work: Callable[[], _T]) -> _T | None:
-        """What `work` returns; None after a fault in it, which is counted and kept from the run."""
-        try:
-            return work()
-        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
-            self.fault(where, error)
-            return None
-
-    def fault(self, where: str, error: BaseException) -> None:
-        """Count a fault inside a hook; the training run must not notice."""
-        self._fault_count += 1
-        if len(self._faults) < _FAULTS_KEPT:
-            said = inert(f"{where}: {type(error).__name__}: {error}")
-            self._faults.append(said)
-            _LOG.error("ttrace could not record %s", said)
-
     def end_step(self) -> None:
         self._values.clear()
 
     def withdraw(self) -> None:
         self._writer.withdraw()
 
+    def abandon(self) -> None:
+        """Leave the trace as it is, without an end: it never looks whole."""
+        self._writer.abandon()
+
     def close(self, summary: Summary) -> None:
-        faults = list(self._faults)
-        if self._fault_count > len(faults):
-            faults.append(f"and {self._fault_count - len(faults)} more")
         try:
-            self._writer.close(replace(summary, faults=tuple(faults)))
+            self._writer.close(replace(summary, faults=self.guard.faults()))
         except OSError as error:
-            self.fault("the end of the trace", error)
+            self.guard.lost("the end of the trace", error)
+        finally:
+            self._writer.abandon()
 
     def next_sequence(self) -> int:
         """A place in the order of the step, for a record that may be written later."""
@@ -222,7 +205,7 @@ class Recorder:
 
     def _stop(self, record: Record, error: OSError) -> None:
         self._broken = True
-        self.fault(f"{record.id} (recording stops here, the training run goes on)", error)
+        self.guard.stopped(str(record.id), error)
 
 
 def _again(known: Record, met: Record) -> Record:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -13,28 +12,13 @@ import torch
 from torch import nn
 
 from ttrace.adapters.base import Adapter
-from ttrace.capture.boundary import Boundary
-from ttrace.capture.buffers import Buffers
-from ttrace.capture.context import StepContext
-from ttrace.capture.hooks import ModuleHooks
+from ttrace.adapters.patching import guarding
+from ttrace.capture.guard import Around, Guard, entry
+from ttrace.capture.instruments import install
 from ttrace.capture.loss import watch_backward
-from ttrace.capture.manifest import describe_rank
-from ttrace.capture.noise import Noise
-from ttrace.capture.overwrite import Overwriter
-from ttrace.capture.passes import BackwardPasses
-from ttrace.capture.recorder import Recorder
-from ttrace.capture.regroup import Regrouping
 from ttrace.capture.settings import Settings
-from ttrace.capture.tapping import Tapping
-from ttrace.capture.tracer import WAITING, Attached, Outside
-from ttrace.capture.update import Update
-from ttrace.capture.watching import Watching
-from ttrace.capture.weights import WeightHooks
-from ttrace.core.ids import blocks_of
+from ttrace.capture.tracer import WAITING, Attached, OffTracer, Outside
 from ttrace.core.record import Summary
-from ttrace.trace.payload import FULL, payload_named
-from ttrace.trace.plan import IsolationPlan, plan_file
-from ttrace.trace.writer import TraceWriter
 
 
 class RecordingTracer:
@@ -45,86 +29,58 @@ class RecordingTracer:
 
     enabled = True
 
-    def __init__(self, adapter: Adapter, attached: Attached, settings: Settings) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        attached: Attached,
+        settings: Settings,
+        guard: Guard | None = None,
+    ) -> None:
         self.attached = attached
         self.successor: RecordingTracer | None = None  # that records what this one was to
         self._folder = settings.folder
-        info = describe_rank(adapter, settings)
-        payload = FULL if settings.payload is None else payload_named(settings.payload)
-        writer = TraceWriter(settings.folder, info)
-        self._recorder = Recorder(adapter, writer, info.rank, payload)
-        self._context = context = StepContext(adapter, self._recorder)
-        noise = None
-        if settings.noise_seed is not None:
-            noise = Noise(settings.noise_seed, adapter, other_kernels=settings.other_kernels)
-        self._regrouping = None if noise is None else Regrouping(noise, _shapes(adapter))
-        self._overwriter = overwriter = None
-        modules = blocks_of(path for path, _ in adapter.modules()) if settings.coarse else None
-        if settings.plan is not None:
-            plan = IsolationPlan.read(plan_file(settings.plan, info.rank))
-            self._overwriter = overwriter = Overwriter(plan, adapter, noise)
-            modules = plan.modules
-        taps = settings.tap or overwriter is not None
-        self._boundary: Boundary = (
-            Tapping(context, overwriter, modules) if taps else Watching(context, noise)
-        )
-        self._buffers = Buffers(adapter)
-        with ExitStack() as undo:  # where one of them cannot be made
-            undo.callback(self._recorder.withdraw)
-            self._hooks = ModuleHooks(context, self._boundary)
-            undo.callback(self._hooks.remove)
-            self._weights = WeightHooks(context)
-            undo.callback(self._weights.remove)
-            self._backward = BackwardPasses(context, self._weights)
-            self._update = Update(
-                context,
-                self._weights,
-                attached.optimizers,
-                overwriter=overwriter,
-                regrouping=self._regrouping,
-                outside=Outside(begin=self._resume, end=self._pause),
-            )
-            undo.pop_all()
+        outside = Outside(begin=self._resume, end=self._pause)
+        self.guard = guard = guard or Guard()
+        made = install(adapter, attached, settings, outside, guard)
+        self._context, self._recorder = made.context, made.recorder
+        self._regrouping, self._overwriter = made.regrouping, made.overwriter
+        self._boundary, self._buffers = made.boundary, made.buffers
+        self._hooks, self._weights = made.hooks, made.weights
+        self._backward, self._update = made.backward, made.update
+        guard.switch_off, guard.give_up = self._switch_off, self._give_up
         self._watched = ExitStack()  # what is held open during a step
         self._steps, self._skip = settings.steps, settings.skip
         self._done = 0
         self._began = 0.0
         self._took: tuple[float, float] = 0.0, 0.0  # the last step, and recording it
+        self._is_inside = False  # of `with tracer.step()`, also after a fault
         self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
         # Also in children of multiprocessing, where atexit does not run.
-        self._at_exit = Finalize(None, self._close, exitpriority=0)
+        self._at_exit = Finalize(None, self.close, exitpriority=0)
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
+    @entry("the begin of a step", lambda *_: nullcontext(), gives_up=True)
+    def step(self) -> AbstractContextManager[None]:
         """Around a step, or around each of its microbatches: it ends with the optimizer's step."""
         if self.successor is not None:
-            with self.successor.step():
-                yield
-            return
-        if self._is_inside:
-            yield
-            return
-        self.begin()
-        try:
-            yield
-        except BaseException:
-            self._unharmed("leaving a step that raised", self._abandon)
-            raise
-        self.end()
+            return self.successor.step()
+        return Around(enter=self._try_enter, leave=self.end, abandon=self._abandon)
 
+    @entry("the begin of a step", gives_up=True)
     def begin(self) -> None:
         if self.successor is not None:
             self.successor.begin()
-        elif not (self._closed or self._is_inside):
-            self._unharmed("the begin of a step", self._enter)
+        else:
+            self._try_enter()
 
+    @entry("the end of a step", gives_up=True)
     def end(self) -> None:
         if self.successor is not None:
             self.successor.end()
         elif self._is_inside:
-            self._unharmed("the end of a step", self._leave)
+            self._leave()
 
+    @entry("the end of a step", gives_up=True)
     def finish(self) -> None:
         if self._resume():
             self._end()
@@ -137,10 +93,14 @@ class RecordingTracer:
     def withdraw(self) -> None:
         """Leave nothing behind."""
         self._closed = True
-        self._at_exit.cancel()
-        self._take_hooks_away()
-        self._recorder.withdraw()
+        try:
+            self._let_go()
+            self._recorder.withdraw()
+        except Exception:
+            self._give_up()
+            raise
 
+    @entry("a loss that was named", lambda _, value: value)
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         if self.successor is not None:
             return self.successor.loss(value)
@@ -148,69 +108,77 @@ class RecordingTracer:
             self._backward.name_loss(value)
         return value
 
+    @entry("a method that is called as its module", lambda _, __, method: method)
     def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
         if self.successor is not None:
             return self.successor.as_call(module, method)
-        called = partial(self._hooks.as_call, module, method)
-        return self._recorder.guarded("a method that is called as its module", called) or method
+        return self._hooks.as_call(module, method)
 
-    @property
-    def _is_inside(self) -> bool:
-        return self._context.number is not None
+    def __reduce__(self) -> tuple[type[OffTracer], tuple[()]]:
+        """A copy of what holds a tracer, here or in another process, is not traced."""
+        return OffTracer, ()
+
+    @entry("the begin of a step", lambda *_: False, gives_up=True)
+    def _try_enter(self) -> bool:
+        """Whether that entered a step, which somebody is to leave."""
+        if not (self._closed or self._is_inside):
+            self._enter()
+            return self._is_inside
+        return False
 
     def _enter(self) -> None:
         if self._open is not None and not self._update.is_awaited:
             self.finish()
+        if self.guard.is_off:  # in the update of a step that was left
+            self._end()
+        if self._context.number is not None:  # such an update raised
+            self._abandon()
         if self._closed:
             return
+        self._is_inside = True
         if not self._resume():
             self._begin()
         adapter = self._context.adapter
-        for watching in (
-            adapter.tracking(),
-            nullcontext() if self._regrouping is None else self._regrouping,
-            watch_backward(self._backward.around, self._backward.around_asked),
-            adapter.watch_backward(self._backward.around),
-            self._update.watching(),
-            adapter.watch_losses(self._hooks.aside),
-        ):
-            self._watched.enter_context(watching)
+        with guarding(self.guard.harmed):
+            for watching in (
+                adapter.tracking(),
+                nullcontext() if self._regrouping is None else self._regrouping,
+                watch_backward(self._backward.around, self._backward.around_asked),
+                adapter.watch_backward(self._backward.around),
+                self._update.watching(),
+                adapter.watch_losses(self._hooks.aside),
+            ):
+                self._watched.enter_context(watching)
 
     def _leave(self) -> None:
         self._watched.close()
-        if self._update.may_come:
+        self._is_inside = False
+        if self._context.number is not None and self._update.may_come:
             self._pause()
         else:
             self._end()
-
-    def _unharmed(self, where: str, work: Callable[[], None]) -> None:
-        """Do our own part of a step; after a fault in it the run goes on, and is traced no more."""
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
-            self._recorder.fault(f"{where}, so nothing more is", error)
-            self._recorder.guarded(where, self._give_up)
 
     def _begin(self) -> None:
         self._began, self._recorder.seconds = time.perf_counter(), 0.0
         self._recorder.is_muted = self._done < self._skip
         self._context.begin(self._done)
         self._backward.begin()
-        self._recorder.guarded("the parameters' hooks", self._weights.begin)
-        self._recorder.guarded("the buffers", self._buffers.begin)
+        self.guard.recording("the parameters' hooks", self._weights.begin)
+        self.guard.recording("the buffers", self._buffers.begin)
         self._update.begin()
 
     def _end(self) -> None:
         # What the last step that is let pass leaves behind is where the first recorded one starts.
         self._recorder.is_muted = self._done + 1 < self._skip
-        self._update.end()
-        self._recorder.guarded("the buffers", self._take_buffers)
+        if self._context.number is not None:  # and not switched off since the step began
+            self._update.end()
+            self.guard.recording("the buffers", self._take_buffers)
         self._forget()
         self._recorder.end_step()
         self._took = time.perf_counter() - self._began, self._recorder.seconds
         self._done += 1
         if self._done >= self._skip + self._steps:
-            self._close()
+            self.close()
 
     def _pause(self) -> None:
         """Leave a step, from whose gradients nobody has updated yet; or end it after that."""
@@ -227,17 +195,35 @@ class RecordingTracer:
         WAITING.discard(self)
         return True
 
+    @entry("leaving a step that raised", gives_up=True)
     def _abandon(self) -> None:
-        """Leave a step that raised; its trace gets no end, so that it never looks whole."""
-        self._recorder.guarded("what was watched", self._watched.close)
-        self._close()
+        """Leave a step that raised; its trace gets no end, so that it never looks whole.
+
+        After a fault of ours it never does.
+        """
+        self._closed = True
+        self._is_inside = False
+        self._watched.close()
         self._forget()
+        self._let_go()
+        if self.guard.faults():
+            self._write_end()
+        self._recorder.abandon()
+
+    def _switch_off(self) -> None:
+        """Record nothing more of the step that runs, or that waits for its update."""
+        self._resume()
+        self._context.switch_off()
 
     def _give_up(self) -> None:
-        """End the trace with the steps that it has."""
-        self._recorder.guarded("what was watched", self._watched.close)
-        self._forget()
-        self._close()
+        """End the trace with the steps that it has, whatever of this was done before."""
+        closed, self._closed = self._closed, True
+        self._is_inside, self._open = False, None
+        for work in (self._watched.close, self._forget, self._let_go):
+            self.guard.recording("what was watched", work)
+        if not closed:
+            self.guard.recording("the end of the trace", self._write_end)
+        self.guard.recording("the end of the trace", self._recorder.abandon)
 
     def _forget(self) -> None:
         self._context.end()
@@ -247,21 +233,29 @@ class RecordingTracer:
     def _take_buffers(self) -> None:
         self._buffers.record(self._context, self._overwriter)
 
-    def _take_hooks_away(self) -> None:
-        self._hooks.remove()
-        self._weights.remove()
-        self._update.remove()
+    def _let_go(self) -> None:
+        """Hold nothing of the run any more: no hook, no file of the reference, no model at exit."""
+        WAITING.discard(self)
+        self._at_exit.cancel()
+        self.guard.handles.remove()
+        if self._overwriter is not None:
+            self._overwriter.close()
 
-    def _close(self) -> None:
+    @entry("the end of the run", gives_up=True)
+    def close(self) -> None:
+        """End the trace; in the middle of a step the process ends, and the trace is not whole."""
         if not self._closed and self._open is not None:
             self.finish()  # which may close it
         if self._closed:
             return
+        if (self._is_inside or self._context.number is not None) and not self.guard.is_off:
+            self._abandon()
+            return
         self._closed = True
-        self._at_exit.cancel()  # it would keep the model, and its process groups, alive
-        self._take_hooks_away()
-        if self._is_inside:
-            return  # the process ends in the middle of a step: the trace is not whole
+        self._let_go()
+        self._write_end()
+
+    def _write_end(self) -> None:
         if self._regrouping is not None and self._done:
             self._context.notes += self._regrouping.notes(self._context.adapter.roots)
         arrivals = self._context.arrivals
@@ -291,8 +285,3 @@ def _wrappers(adapter: Adapter) -> tuple[str, ...]:
     met = (module for root in adapter.roots for module in root.modules())
     found = (type(each) for each in met if written.get(id(each)) is not type(each))
     return tuple(dict.fromkeys(kind.__qualname__ for kind in found))
-
-
-def _shapes(adapter: Adapter) -> Iterable[torch.Size]:
-    """Of what this rank holds of each parameter."""
-    return (adapter.to_local(parameter.tensor)[0].shape for parameter in adapter.parameters())

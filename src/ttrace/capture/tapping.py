@@ -19,11 +19,13 @@ from ttrace.capture.annotate import boundary_of
 from ttrace.capture.boundary import GRADIENT_OF, record_at, with_graph_of
 from ttrace.capture.calls import Call
 from ttrace.capture.context import StepContext
+from ttrace.capture.guard import Guard, Hook, entry
 from ttrace.capture.overwrite import Overwriter
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+_Gradients = tuple[torch.Tensor | None, None, None, None]
 
 
 class Tapping:
@@ -55,12 +57,12 @@ class Tapping:
         if not tensor.is_floating_point():
             return self._without_gradient(call, kind, boundary, tensor)
         forward = self._forward(call, kind, boundary)
-        backward: Change = _same
+        backward: Callable[[torch.Tensor], torch.Tensor | None] = _unchanged
         if back is not None:
             value_id = self._context.id_in(call, kind, boundary.slot)
             backward = self._backward(call, value_id, GRADIENT_OF[kind], back, tensor)
         with torch.set_grad_enabled(tensor.requires_grad):
-            tapped: torch.Tensor = _Tap.apply(tensor, forward, backward)
+            tapped: torch.Tensor = _Tap.apply(tensor, forward, backward, self._context.guard)
         adapter.inherit(tapped, tensor)
         return tapped
 
@@ -101,7 +103,8 @@ class Tapping:
         kind: Kind,
         boundary: BoundarySpec,
         tensor: torch.Tensor,
-    ) -> Change:
+    ) -> Hook:
+        """What is called with the gradient; it returns None where that goes on as it is."""
         context, arrivals = self._context, self._context.arrivals
         id_, layout = context.id_in(call, kind, boundary.slot), boundary.layout
         gradient = (id_, call.microbatch)
@@ -115,11 +118,11 @@ class Tapping:
             replaced = self._reference(by, call.microbatch, grad, value_id, layout, boundary)
             return grad if replaced is None else replaced
 
-        def guarded(grad: torch.Tensor) -> torch.Tensor:
-            changed = context.guarded(str(id_), lambda: backward(grad))
-            return grad if changed is None else with_graph_of(grad, changed)
+        def arrived(grad: torch.Tensor) -> torch.Tensor | None:
+            changed = context.recording(str(id_), lambda: backward(grad))
+            return None if changed is None else with_graph_of(grad, changed)
 
-        return guarded
+        return Hook(context.guard, f"the tap of {id_}", arrived)
 
     def _reference(
         self,
@@ -138,17 +141,25 @@ class Tapping:
         return self._overwriter.value(id_, microbatch, tensor, position_id, inner, boundary.dims)
 
 
+def _unchanged_gradient(_: Any, *grads: torch.Tensor | None) -> _Gradients:
+    return grads[0], None, None, None
+
+
 class _Tap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, forward: Change, backward: Change) -> torch.Tensor:
-        ctx.backward_change = backward
+    def forward(
+        ctx: Any, tensor: torch.Tensor, forward: Change, backward: Any, guard: Guard
+    ) -> torch.Tensor:
+        ctx.backward_change, ctx.guard = backward, guard
         ctx.set_materialize_grads(False)
         return forward(tensor)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
+    @entry("the gradient of a tap", _unchanged_gradient)
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> _Gradients:
         grad = grads[0]
-        return (None if grad is None else ctx.backward_change(grad)), None, None
+        changed = None if grad is None else ctx.backward_change(grad)
+        return (grad if changed is None else changed), None, None, None
 
 
 def _lies_within(given: torch.Tensor, own: torch.Tensor) -> bool:
@@ -158,5 +169,5 @@ def _lies_within(given: torch.Tensor, own: torch.Tensor) -> bool:
     return bool(given.max() <= own.max() and given.min() >= own.min())
 
 
-def _same(grad: torch.Tensor) -> torch.Tensor:
-    return grad
+def _unchanged(_: torch.Tensor) -> None:
+    return

@@ -24,6 +24,7 @@ from ttrace.capture.clipping import Clipping, watch_clipping, watch_scaling
 from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
 from ttrace.capture.hyperparameters import Hyperparameters
+from ttrace.capture.optimizer_hooks import OptimizerHooks
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.tracer import Outside
@@ -65,23 +66,21 @@ class Update:
         self._digests: dict[tuple[str, str], str] = {}  # of parameters before the step
         self._changed = False
         self._clipping = Clipping(context, overwriter, self._take_gradients, self._note)
-        self._handles = [
-            handle
-            for optimizer in self._optimizers
-            for handle in (
-                optimizer.register_step_pre_hook(self._before_update),
-                optimizer.register_step_post_hook(self._after_update),
-            )
-        ]
+        self._hooks = OptimizerHooks(
+            context.guard,
+            self._optimizers,
+            before=self._before_update,
+            after=self._after_update,
+        )
 
     def begin(self) -> None:
-        self._changed = False
+        self._changed = self._is_outside = False
         self._clipping.begin()
         for seen in (self._updated, self._accumulated, self._taken, self._given):
             seen.clear()
         self._each_parameter(Kind.PARAM)
         note = partial(self.hyperparameters.of_modules, self._context.number or 0)
-        self._context.recorder.guarded("the modules' numbers", note)
+        self._context.guard.recording("the modules' numbers", note)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -118,7 +117,7 @@ class Update:
         """Record what the step left behind."""
         self._take_gradients()
         self._give_gradients()
-        self._context.recorder.guarded("parameters without a local gradient", self._note_unseen)
+        self._context.guard.recording("parameters without a local gradient", self._note_unseen)
         missing = len(self._optimizers) - len(self._updated)
         if missing:
             lost = "" if self._updated else ", so there are no updated parameters to compare"
@@ -133,13 +132,9 @@ class Update:
             if not self._changed:
                 self._note("no parameter was changed inside tracer.step()")
 
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-
     def _note_number(self, name: str, value: object) -> None:
         note = partial(self.hyperparameters.of_step, self._context.number or 0, name, value)
-        self._context.recorder.guarded(name, note)
+        self._context.guard.recording(name, note)
 
     def _before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -149,14 +144,16 @@ class Update:
             self._is_outside = self._outside is not None and self._outside.begin()
             if not self._is_outside:
                 return None
+            self._hooks.put_last(optimizer)
         assert self._context.number is not None
         note = partial(self.hyperparameters.of_optimizer, self._context.number, optimizer)
-        self._context.recorder.guarded("the optimizer's numbers", note)
+        self._context.guard.recording("the optimizer's numbers", note)
         self._context.places.meet(UPDATE)
         watched = partial(
             watched_closure,
             after_first=partial(self._meet, optimizer),
             around_others=self._evaluating_again,
+            told=self._context.guard.harmed,
         )
         changed = exchange_closure(args, kwargs, watched)
         if changed is None:
@@ -247,7 +244,7 @@ class Update:
         self._each_parameter(Kind.REDUCED_GRAD, parameters)
 
     def _before_reduction(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        self._context.recorder.guarded(
+        self._context.guard.recording(
             "accumulated gradients", lambda: self._take_accumulated(parameters)
         )
 
@@ -275,7 +272,7 @@ class Update:
         for parameter in adapter.parameters() if parameters is None else parameters:
             where = str(self._context.id(parameter.module, kind, parameter.name))
             take = partial(self._take, kind, parameter)
-            found += self._context.recorder.guarded(where, take) or 0
+            found += self._context.guard.recording(where, take) or 0
         return found
 
     def _take(self, kind: Kind, parameter: Parameter) -> int:

@@ -11,6 +11,7 @@ from ttrace.capture.annotate import boundary_of
 from ttrace.capture.boundary import GRADIENT_OF, record_at, with_graph_of
 from ttrace.capture.calls import Call
 from ttrace.capture.context import Gradient, StepContext
+from ttrace.capture.guard import Hook
 from ttrace.capture.noise import Noise
 from ttrace.capture.objects import ObjectMemory
 from ttrace.core.ids import Kind, TensorId
@@ -114,10 +115,11 @@ class Watching:
             if grad is None:  # of an operator with several outputs, of which this one is not used
                 arrivals.settle(gradient)
                 return None
-            noisy = context.guarded(str(id_), lambda: self._arrived(id_, call, boundary, grad))
+            noisy = context.recording(str(id_), lambda: self._arrived(id_, call, boundary, grad))
             return None if noisy is None else with_graph_of(grad, noisy)
 
-        self._handles.setdefault(gradient, []).append(made.register_hook(arrived))
+        hook = Hook(context.guard, f"the hook of {id_}", arrived)
+        self._handles.setdefault(gradient, []).append(made.register_hook(hook))
 
     def _arrived(
         self, id_: TensorId, call: Call, boundary: BoundarySpec, grad: torch.Tensor

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.calls import BackwardPass
 from ttrace.capture.context import StepContext
-from ttrace.capture.hooks import eager
+from ttrace.capture.guard import Handles, Hook, module_hook
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 
@@ -48,12 +47,12 @@ class WeightHooks:
         self._sums: dict[tuple[Name, int], _Sum] = {}
         self._came: dict[tuple[Name, int], list[BackwardPass]] = {}  # by which each came
         self._seen: set[Name] = set()
-        self._leaf_handles: list[RemovableHandle] = []
+        self._leaf_handles = Handles()
         modules = list(context.adapter.modules())
-        self._handles = [
-            module.register_forward_pre_hook(eager(self._pre_hook(path, _below(path, modules))))
-            for path, module in modules
-        ]
+        for path, module in modules:
+            look = self._pre_hook(path, _below(path, modules))
+            hook = module_hook(context.guard, f"the parameters of {path}", look)
+            context.guard.handles.add(module.register_forward_pre_hook(hook))
 
     def begin(self) -> None:
         adapter = self._context.adapter
@@ -79,19 +78,12 @@ class WeightHooks:
             self._write(name, microbatch, found)
 
     def end(self) -> None:
-        for handle in self._leaf_handles:
-            handle.remove()
-        self._leaf_handles.clear()
+        self._leaf_handles.remove()
         self._watched.clear()
         self._uses.clear()
         self._sums.clear()
         self._came.clear()
         self._seen.clear()
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
 
     def has(self, module: str, parameter: str) -> bool:
         """Whether a gradient of this parameter was recorded in this step."""
@@ -106,7 +98,7 @@ class WeightHooks:
         def pre(module: nn.Module, *_: object) -> None:
             if self._context.number is not None:
                 where = f"the parameters of {path}"
-                self._context.recorder.guarded(where, lambda: look(module))
+                self._context.guard.recording(where, lambda: look(module))
 
         def look(module: nn.Module) -> None:
             is_recomputed = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way)
@@ -137,9 +129,10 @@ class WeightHooks:
                 where = str(self._context.id(name[0], Kind.GRAD, name[1]))
                 with torch.no_grad():
                     known = annotated_layout(parameter, grad)
-                    self._context.recorder.guarded(where, lambda: self._arrived(name, grad, known))
+                    self._context.guard.recording(where, lambda: self._arrived(name, grad, known))
 
-        self._leaf_handles.append(parameter.register_hook(arrived))
+        hook = Hook(self._context.guard, f"the hook of parameter {'.'.join(name)}", arrived)
+        self._leaf_handles.add(parameter.register_hook(hook))
 
     def _arrived(self, name: Name, grad: torch.Tensor, known: Layout | None) -> None:
         context = self._context

@@ -16,6 +16,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ttrace.capture.attach import attach
+from ttrace.capture.guard import Guard, entry
 from ttrace.capture.settings import OUT
 from ttrace.capture.tracer import OffTracer, Tracer
 
@@ -24,9 +25,11 @@ class TTraceCallback(TrainerCallback):  # type: ignore[misc]
     """Traces the first training that its Trainer does; inert unless the run is traced."""
 
     def __init__(self) -> None:
+        self.guard = Guard()
         self._tracer: Tracer = OffTracer()
         self._has_begun = not os.environ.get(OUT)
 
+    @entry("the begin of training")
     def on_train_begin(self, *_: Any, model: Any = None, optimizer: Any = None, **__: Any) -> None:
         if not self._has_begun:
             self._has_begun = True

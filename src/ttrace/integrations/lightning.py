@@ -20,6 +20,7 @@ from typing import Any
 from torch import nn
 
 from ttrace.capture.attach import attach
+from ttrace.capture.guard import Guard, entry
 from ttrace.capture.tracer import OffTracer, Tracer
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -38,9 +39,11 @@ class TTraceCallback(*_callbacks()):  # type: ignore[misc]
     """Traces the training of a `lightning.Trainer`; without a traced run it does nothing."""
 
     def __init__(self) -> None:
+        self.guard = Guard()
         self._tracer: Tracer = OffTracer()
         self._restore: Callable[[], None] = _nothing
 
+    @entry("the begin of training")
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         model = trainer.strategy.model
         self._tracer = attach(model, trainer.optimizers)
@@ -63,6 +66,7 @@ class TTraceCallback(*_callbacks()):  # type: ignore[misc]
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._restore_once()
 
+    @entry("the end of training")
     def _restore_once(self) -> None:
         restore, self._restore = self._restore, _nothing
         restore()

@@ -84,9 +84,17 @@ class SegmentWriter:
 
     def seal(self) -> None:
         """Make the open segment a valid safetensors file; the next append starts another."""
+        if self._current is not None:
+            try:
+                self._current.seal()
+            finally:
+                self.abandon()
+
+    def abandon(self) -> None:
+        """Close the open segment as it is; the journal still finds its tensors."""
         segment, self._current = self._current, None
         if segment is not None:
-            segment.seal()
+            segment.close()
 
 
 class _Segment:
@@ -104,10 +112,15 @@ class _Segment:
         try:
             # Real bytes, not a hole: the disk may be full by the time of the seal.
             _write_all(self._fd, memoryview(b" " * header_bytes), 0)
-        except OSError:
-            os.close(self._fd)
+        except BaseException:
+            self.close()
             path.unlink()
             raise
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def has_room(self, size_bytes: int, max_bytes: int) -> bool:
         return (
@@ -154,7 +167,7 @@ class _Segment:
         try:
             _write_all(self._fd, memoryview(header), 0)
         finally:
-            os.close(self._fd)
+            self.close()
 
 
 def _write_hashed(fd: int, data: memoryview, offset: int) -> str:

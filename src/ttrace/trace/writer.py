@@ -42,20 +42,22 @@ class TraceWriter:
         self._lock = threading.Lock()
         found = resumable(self.folder, info) if resume else None
         self.steps = () if found is None else found.steps  # that were recorded before
+        self._records = 0 if found is None else found.records
         if found is None:
             self._fd = _claim(self.folder, info.rank)
-            self._segments = SegmentWriter(self.folder)
-            self._records = 0
-            try:
-                self._chain = journal.Chain(_write_manifest(self.folder, info))
-            except BaseException:
-                os.close(self._fd)
-                raise
         else:
             self._fd = os.open(self.folder / journal.JOURNAL, os.O_WRONLY | os.O_APPEND)
-            os.ftruncate(self._fd, found.stop)
-            self._segments = SegmentWriter(self.folder, first=found.segments)
-            self._chain, self._records = found.chain, found.records
+        try:
+            if found is None:
+                self._segments = SegmentWriter(self.folder)
+                self._chain = journal.Chain(_write_manifest(self.folder, info))
+            else:
+                os.ftruncate(self._fd, found.stop)
+                self._segments = SegmentWriter(self.folder, first=found.segments)
+                self._chain = found.chain
+        except BaseException:
+            self.withdraw()
+            raise
         _CLAIMED.add((os.getpid(), self.folder))
 
     def write(self, record: Record, tensor: torch.Tensor, payload: Payload = FULL) -> Record:
@@ -111,8 +113,16 @@ class TraceWriter:
             os.close(fd)
             _CLAIMED.discard((os.getpid(), self.folder))
             if not self._records:
-                for name in (journal.MANIFEST, journal.JOURNAL):
-                    (self.folder / name).unlink()
+                for name in (journal.MANIFEST, f"{journal.MANIFEST}.tmp", journal.JOURNAL):
+                    (self.folder / name).unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Close the files as they are: a journal without an end is that of a run that broke off."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+            self._segments.abandon()
 
     def _require_open(self) -> None:
         if self._fd < 0:
@@ -120,11 +130,15 @@ class TraceWriter:
 
     def _append(self, key: str, value: dict[str, Any]) -> None:
         line = self._chain.frame(key, value)
-        written = os.write(self._fd, line)
-        if written < len(line):
+        written = 0
+        try:
+            written = os.write(self._fd, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+            self._chain.accept(line)
+        except BaseException:
             self._cut_off(written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-        self._chain.accept(line)
+            raise
 
     def _cut_off(self, size_bytes: int) -> None:
         """Take a torn line back, or else let nothing follow it: only the last may be torn."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ttrace.adapters.patching import patched, replaced
+from ttrace.adapters.patching import guarding, patched, replaced
 
 
 class Base:
@@ -124,3 +124,78 @@ def test_a_value_is_replaced_also_where_there_was_none() -> None:
     with replaced(owner, "kept", 2), replaced(owner, "new", None):
         assert vars(owner) == {"kept": 2, "new": None}
     assert vars(owner) == {"kept": 1}
+
+
+class TestGuarded:
+    """A fault of who watches is his alone."""
+
+    def call(self, around: Any, original: Any = None) -> tuple[Any, list[str]]:
+        told: list[str] = []
+        owner = SimpleNamespace(f=original or (lambda x: x + 1))
+        with guarding(lambda where, error: told.append(f"{where}: {error}")):
+            patch = patched(owner, "f", around)
+            patch.__enter__()
+        try:
+            return owner.f(1), told
+        finally:
+            patch.__exit__(None, None, None)
+
+    def test_before_the_original_is_called(self) -> None:
+        def around(original: Any, x: int) -> int:
+            raise ValueError("ours")
+
+        result, told = self.call(around)
+        assert result == 2
+        assert told == ["TestGuarded.test_before_the_original_is_called.<locals>.around: ours"]
+
+    def test_after_the_original_was_called_it_is_not_called_again(self) -> None:
+        calls = []
+
+        def original(x: int) -> int:
+            calls.append(x)
+            return x + 1
+
+        def around(original: Any, x: int) -> int:
+            original(x + 10)
+            raise ValueError("ours")
+
+        result, told = self.call(around, original)
+        assert (result, calls, len(told)) == (12, [11], 1)
+
+    def test_an_exception_of_the_original_is_the_very_one(self) -> None:
+        error = KeyError("theirs")
+
+        def original(x: int) -> int:
+            raise error
+
+        def around(original: Any, x: int) -> int:
+            try:
+                return int(original(x))
+            finally:
+                raise ValueError("ours")
+
+        with pytest.raises(KeyError) as caught:
+            self.call(around, original)
+        assert caught.value is error
+        assert (error.__cause__, error.__context__) == (None, None)
+
+    def test_what_ends_a_process_passes(self) -> None:
+        def around(original: Any, x: int) -> int:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            self.call(around)
+
+    def test_wrong_arguments_are_told_by_the_original(self) -> None:
+        def around(original: Any, x: int, y: int) -> int:
+            return int(original(x, y))
+
+        assert self.call(around)[0] == 2
+
+    def test_nobody_is_guarding_where_bugs_are_planted(self) -> None:
+        def around(original: Any, x: int) -> int:
+            raise ValueError("planted")
+
+        owner = SimpleNamespace(f=lambda x: x)
+        with patched(owner, "f", around), pytest.raises(ValueError, match="planted"):
+            owner.f(1)

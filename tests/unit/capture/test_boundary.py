@@ -49,12 +49,12 @@ def hooked(folder: Path, model: nn.Module, make: Make) -> Iterator[StepContext]:
     recorder = Recorder(adapter, TraceWriter(folder, RankInfo(rank=0, world_size=1)), 0)
     context = StepContext(adapter, recorder)
     boundary = make(context)
-    hooks = ModuleHooks(context, boundary)
+    ModuleHooks(context, boundary)
     context.begin(0)
     yield context
     context.end()
     boundary.end()
-    hooks.remove()
+    recorder.guard.handles.remove()
     arrivals = context.arrivals
     recorder.close(
         Summary(

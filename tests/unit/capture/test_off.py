@@ -121,7 +121,7 @@ def test_a_fault_while_attaching_is_said_and_leaves_nothing(
         raise RuntimeError("no room")
 
     model, optimizer = small()
-    monkeypatch.setattr("ttrace.capture.step.Update", fail)
+    monkeypatch.setattr("ttrace.capture.instruments.Update", fail)
     tracer = attach(tmp_path, model, optimizer)
     with tracer.step():
         model(torch.ones(2, 4)).sum().backward()

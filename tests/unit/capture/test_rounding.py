@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ class Doubled(nn.Linear):
 def test_leaves_alone_what_does_not_divide_or_has_a_forward_of_its_own() -> None:
     model = nn.Sequential(linear(8, 8, torch.float32), linear(8, 3, torch.float32), Doubled(4, 4))
     split_linears([model], 4)
-    assert [isinstance(layer.forward, partial) for layer in model] == [True, False, False]
+    assert ["forward" in vars(layer) for layer in model] == [True, False, False]
 
 
 @pytest.mark.parametrize("ways", [0, 3])
@@ -73,4 +72,4 @@ def test_attach_splits_where_a_run_says_so(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setenv(name, value)
     model = nn.Sequential(linear(8, 8, torch.float32))
     ttrace.attach(model)
-    assert isinstance(model[0].forward, partial)
+    assert "forward" in vars(model[0])

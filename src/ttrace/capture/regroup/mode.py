@@ -19,6 +19,7 @@ the additions by which backward collects the gradient of a parameter that is use
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ttrace.adapters.patching import TellFault, unharmed
 from ttrace.capture.noise import Noise
 from ttrace.capture.regroup import additions, batch_norm, layers
 from ttrace.capture.regroup.parts import Bounds, Rule
@@ -84,9 +86,15 @@ _ALSO_WEIGHTED = frozenset(
 class Regrouping(TorchDispatchMode):
     """Splits the sums of every operator that has a rule; others are left as they are."""
 
-    def __init__(self, noise: Noise, parameter_shapes: Iterable[torch.Size] = ()) -> None:
+    def __init__(
+        self,
+        noise: Noise,
+        parameter_shapes: Iterable[torch.Size] = (),
+        told: TellFault | None = None,
+    ) -> None:
         super().__init__()
         self._noise = noise
+        self._told = told  # of faults, after which an operator runs as it is
         self._shapes = frozenset(parameter_shapes)
         self.is_updating = False  # whether an optimizer makes its step
         self._calls = 0
@@ -105,7 +113,15 @@ class Regrouping(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        around = functools.partial(self._perform, func, types)
+        if self._told is None:
+            return around(func, *args, **(kwargs or {}))
+        return unharmed(self._told, func, around, *args, **(kwargs or {}))
+
+    def _perform(
+        self, func: Any, types: Sequence[type], call: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """`call` is the operator as a whole, to be called once."""
         is_other = func._overloadname.endswith(_OTHER_FORMS)  # noqa: SLF001  (nothing else tells)
         rule = None if is_other else _RULES.get(func.overloadpacket)
         is_addition = func.overloadpacket in _ADDITIONS
@@ -114,30 +130,34 @@ class Regrouping(TorchDispatchMode):
         if any(issubclass(type_, FakeTensor) for type_ in types) or not (
             is_weighted or is_addition
         ):
-            return func(*args, **kwargs)
+            return call(*args, **kwargs)
         if not all(type_ in _PLAIN for type_ in types):
             return NotImplemented  # DTensors first become operations on their local tensors
         self._calls += 1
         if is_addition:
-            return self._collected(
-                func(*args, **kwargs), in_place=func.overloadpacket is _aten.add_
-            )
+            total = call(*args, **kwargs)
+            return self._collected(total, in_place=func.overloadpacket is _aten.add_)
         if not self.is_updating:
             args = self._weighted(func, args)
-        return self._regroup(func, rule, args, kwargs)
+        return self._regroup(func, rule, call, args, kwargs)
 
     def _regroup(
-        self, func: Any, rule: Rule | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: Any,
+        rule: Rule | None,
+        call: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         if rule is None:
-            return func(*args, **kwargs)
+            return call(*args, **kwargs)
         try:
             result = rule(func, self._divide, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  (the operator itself says what is wrong)
             self.faults[f"{func}: {error}"] += 1
             result = None
         if result is None:
-            result = func(*args, **kwargs)
+            result = call(*args, **kwargs)
         else:
             self.regrouped[str(func.overloadpacket)] += 1
         if self.is_updating and func.overloadpacket in _PRODUCTS and result.dtype.itemsize < 4:

@@ -1,0 +1,131 @@
+"""What a tracer puts into a run, as its settings ask: all of it, or nothing where a part fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from ttrace.adapters.base import Adapter
+from ttrace.adapters.patching import guarding
+from ttrace.capture.boundary import Boundary
+from ttrace.capture.buffers import Buffers
+from ttrace.capture.context import StepContext
+from ttrace.capture.guard import Guard
+from ttrace.capture.hooks import ModuleHooks
+from ttrace.capture.manifest import describe_rank
+from ttrace.capture.noise import Noise
+from ttrace.capture.overwrite import Overwriter
+from ttrace.capture.passes import BackwardPasses
+from ttrace.capture.recorder import Recorder
+from ttrace.capture.regroup import Regrouping
+from ttrace.capture.settings import Settings
+from ttrace.capture.tapping import Tapping
+from ttrace.capture.tracer import Attached, Outside
+from ttrace.capture.update import Update
+from ttrace.capture.watching import Watching
+from ttrace.capture.weights import WeightHooks
+from ttrace.core.ids import blocks_of
+from ttrace.trace.payload import FULL, payload_named
+from ttrace.trace.plan import IsolationPlan, plan_file
+from ttrace.trace.writer import TraceWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruments:
+    """Who records what of a run; all share the context of the step."""
+
+    context: StepContext
+    recorder: Recorder
+    regrouping: Regrouping | None
+    overwriter: Overwriter | None
+    boundary: Boundary
+    buffers: Buffers
+    hooks: ModuleHooks
+    weights: WeightHooks
+    backward: BackwardPasses
+    update: Update
+
+
+def install(
+    adapter: Adapter, attached: Attached, settings: Settings, outside: Outside, guard: Guard
+) -> Instruments:
+    """Claim the folder of this rank and put hooks on the model and its optimizers."""
+    info = describe_rank(adapter, settings)
+    payload = FULL if settings.payload is None else payload_named(settings.payload)
+    with ExitStack() as undo:  # where one of them cannot be made
+        writer = TraceWriter(settings.folder, info)
+        undo.callback(writer.withdraw)
+        recorder = Recorder(adapter, writer, info.rank, payload, guard)
+        undo.callback(guard.handles.remove)
+        context = StepContext(adapter, recorder)
+        noise = _noise(adapter, settings, guard)
+        overwriter = _overwriter(adapter, settings, info.rank, noise)
+        told = guard.harmed
+        regrouping = None if noise is None else Regrouping(noise, _shapes(adapter), told)
+        boundary = _boundary(context, settings, overwriter, noise)
+        hooks = ModuleHooks(context, boundary)
+        weights = WeightHooks(context)
+        with guarding(told):  # an adapter may watch an optimizer by patches
+            update = Update(
+                context,
+                weights,
+                attached.optimizers,
+                overwriter=overwriter,
+                regrouping=regrouping,
+                outside=outside,
+            )
+        made = Instruments(
+            context=context,
+            recorder=recorder,
+            regrouping=regrouping,
+            overwriter=overwriter,
+            boundary=boundary,
+            buffers=Buffers(adapter),
+            hooks=hooks,
+            weights=weights,
+            backward=BackwardPasses(context, weights),
+            update=update,
+        )
+        undo.pop_all()
+    return made
+
+
+def _noise(adapter: Adapter, settings: Settings, guard: Guard) -> Noise | None:
+    if settings.noise_seed is None:
+        return None
+    return Noise(
+        settings.noise_seed,
+        adapter,
+        other_kernels=settings.other_kernels,
+        guard=guard,
+    )
+
+
+def _overwriter(
+    adapter: Adapter, settings: Settings, rank: int, noise: Noise | None
+) -> Overwriter | None:
+    if settings.plan is None:
+        return None
+    return Overwriter(IsolationPlan.read(plan_file(settings.plan, rank)), adapter, noise)
+
+
+def _boundary(
+    context: StepContext,
+    settings: Settings,
+    overwriter: Overwriter | None,
+    noise: Noise | None,
+) -> Boundary:
+    if overwriter is not None:
+        return Tapping(context, overwriter, overwriter.modules)
+    if settings.tap:
+        paths = (path for path, _ in context.adapter.modules())
+        return Tapping(context, None, blocks_of(paths) if settings.coarse else None)
+    return Watching(context, noise)
+
+
+def _shapes(adapter: Adapter) -> Iterable[torch.Size]:
+    """Of what this rank holds of each parameter."""
+    return (adapter.to_local(parameter.tensor)[0].shape for parameter in adapter.parameters())
