@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiny_train
-from tests.support.invoking import replay
+from tests.support.invoking import invoke, replay
 from tests.unit.lab.test_launch import failure, run
 from ttrace.capture.settings import Settings
 from ttrace.lab import launch, supervisor
@@ -91,3 +91,8 @@ class TestTail:
     def test_leaves_out_what_torchrun_adds(self, tmp_path: Path) -> None:
         text = f"cause\n[{launch._TORCHRUN_SUMMARY}:5]\nmore\n".encode()
         assert self.tail(tmp_path, text).splitlines()[1:] == ["cause"]
+
+    def test_reaches_the_terminal_as_text(self, tmp_path: Path) -> None:
+        says = r"printf 'a\033[2J\n::error::b\n\302\233c\n'; exit 1"
+        outcome = invoke("run", "--out", tmp_path / "out", "--", "sh", "-c", says)
+        outcome.require(2, "a\\x1b[2J\n", "\\::error::b\n", "\\x9bc\n")
