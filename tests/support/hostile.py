@@ -15,7 +15,7 @@ from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
 from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.hyperparameter import Difference, Owner
-from ttrace.core.results import CheckResult, Verdict
+from ttrace.core.results import CheckResult, TensorResult, Verdict
 
 PAYLOADS = {
     "markup": "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--",
@@ -58,11 +58,8 @@ def _everywhere(value: Any, change: Any) -> Any:
     return value
 
 
-def full() -> CheckResult:
-    """Friendly, with a text wherever a result can hold one."""
-    plain = made(1, wrong_layer=0)
-    failed = plain.failures[:30]
-    lr = Difference(
+def _difference() -> Difference:
+    return Difference(
         owner=Owner.MODULE,
         name="lr",
         reference=(1.0,),
@@ -70,11 +67,15 @@ def full() -> CheckResult:
         owned=("norm",),
         ranks=(1,),
     )
+
+
+def _culprits(failed: tuple[TensorResult, ...]) -> tuple[Culprit, ...]:
+    """One of every kind that has words of its own."""
     outside = Diagnosis(mistake="their_mistake", sentence="a sentence from outside")
     blames: tuple[dict[str, Any], ...] = (
         {"reason": Reason.TOLD, "told": "as it was told", "code": CODE},
         {"reason": Reason.OTHER_PARAMETERS, "count": 1},
-        {"reason": Reason.FIRST_WRONG_OUTPUT, "differences": (lr,)},
+        {"reason": Reason.FIRST_WRONG_OUTPUT, "differences": (_difference(),)},
         {"reason": Reason.FIRST_WRONG_OUTPUT, "diagnosis": outside},
         {
             "reason": Reason.FIRST_WRONG_OUTPUT,
@@ -89,6 +90,14 @@ def full() -> CheckResult:
         for tensor, how in zip(failed, blames, strict=False)
     )
     staged = Culprit(blame=Blame.at(Stage.LOSS, Phase.FORWARD), reason=Reason.TOLD, evidence=())
+    return (*culprits, staged)
+
+
+def full() -> CheckResult:
+    """Friendly, with a text wherever a result can hold one."""
+    plain = made(1, wrong_layer=0)
+    failed = plain.failures[:30]
+    lr = _difference()
     told = Specifics(
         told="told", problem="a problem", fault="a fault", gaps=("rows 0 to 3",), ranks=(1, 3)
     )
@@ -108,7 +117,7 @@ def full() -> CheckResult:
     whole = replace(
         plain,
         tensors=tuple(tensors.values()),
-        culprits=(*culprits, staged),
+        culprits=_culprits(failed),
         coverage=Coverage(
             modules=9,
             hooks_expected=3,

@@ -10,6 +10,7 @@ Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason, Stage
@@ -214,15 +215,11 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
 
 def _annotation(id_: TensorId) -> str:
     """The line of code by which a script says how a tensor is split."""
-    names = id_.module.split(".") if id_.module else []
-    if all(name.isidentifier() or name.isdecimal() for name in names):
-        module = "model" + "".join(f"[{n}]" if n.isdecimal() else f".{n}" for n in names)
-    else:
+    module = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{id_.module}" if id_.module else "model")
+    if not re.fullmatch(r"[\w.\[\]]+", module):  # no name in Python
         module = f"model.get_submodule({id_.module!r})"
-    kinds = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}
-    what = kinds.get(id_.kind.forward, "parameters")
-    sections = ", sections=(...)" if what == "parameters" else ""
-    split = f"ttrace.Split.over(group, dim=0{sections})"
+    what = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}.get(id_.kind.forward, "parameters")
+    split = f"ttrace.Split.over(group, dim=0{', sections=(...)' * (what == 'parameters')})"
     return f"ttrace.annotate({module}, {what}={{{id_.slot!r}: {split}}})"
 
 

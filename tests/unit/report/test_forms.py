@@ -9,16 +9,20 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from tests.support.hostile import PAYLOADS, hostile
+from tests.support.hostile import full
 from tests.support.invoking import check_golden, invoke, strict_json
 from tests.support.made_results import made
 from ttrace import report
 from ttrace.core.acceptance import Acceptance, AcceptedTensors
+from ttrace.core.blame import Phase, Reason, Stage
+from ttrace.core.finding import Finding, Topic
+from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import forms, github, html, junit, markdown
 from ttrace.report.json_file import read_result, render
@@ -28,7 +32,7 @@ CLEAN, FAILING = made(2), made(2, wrong_layer=1)
 SCHEMA = json.loads((Path(report.__file__).parent / "result.schema.json").read_text())
 
 
-RESULTS = {"clean": CLEAN, "failing": FAILING, "hostile": hostile(PAYLOADS["markup"])}
+RESULTS = {"clean": CLEAN, "failing": FAILING, "full": full()}
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -78,6 +82,13 @@ def test_isolated_result_is_part_of_the_schema() -> None:
     data = strict_json(render(both))
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
     assert CheckResult.from_dict(data) == both
+
+
+@pytest.mark.parametrize("kind", [Topic, Finding, Reason, Phase, Stage, Verdict, Statistic])
+def test_schema_knows_every_word(kind: type[StrEnum]) -> None:
+    """A result that has a word which its schema lacks would be refused by whoever goes by it."""
+    listed = re.findall(r'"enum":(\[.*?\])', json.dumps(SCHEMA, separators=(",", ":")))
+    assert {each.value for each in kind} in [set(json.loads(each)) - {None} for each in listed]
 
 
 def test_schema_refuses_what_is_not_documented() -> None:
