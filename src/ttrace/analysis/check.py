@@ -33,6 +33,7 @@ from ttrace.analysis.same_step import refusal
 from ttrace.analysis.scaling import loss_scale
 from ttrace.analysis.sources import Source, Sources, comparable
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
+from ttrace.analysis.verify import verify
 from ttrace.core.acceptance import Acceptance
 from ttrace.core.alignment import Pair
 from ttrace.core.blame import Culprit
@@ -196,7 +197,7 @@ class _Check:
             if found.as_terms and (terms := as_terms(unit.candidate)) is not None:
                 pairs[unit.id] = (unit.reference, terms)
         self._report(what, len(units), len(units))
-        _verify(aligned, reference, candidate)
+        verify(aligned, reference, candidate)
         return _Compared(aligned=aligned, pairs=pairs, measured=measured, scale=scale)
 
     def _judge(
@@ -288,14 +289,6 @@ class _Check:
             yield compared.scale.note
         for measured in again:
             yield of_repetition({id_: m.statistics.equal for id_, m in measured.items()})
-
-
-def _verify(aligned: Aligned, reference: Source, candidate: Source) -> None:
-    """Verify the bytes of what could not be measured, too."""
-    for alignment in aligned.tensors:
-        for tensor, source in ((alignment.reference, reference), (alignment.candidate, candidate)):
-            if tensor is not None:
-                BlockReader(source.spans).finish(tensor)
 
 
 def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:
