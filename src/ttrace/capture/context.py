@@ -56,8 +56,10 @@ class Arrivals:
         """Wait no longer: this gradient is stored under another id, which is waited for already."""
         self._came[gradient] = True
 
-    def end(self) -> None:
-        self.unfired += [str(id_) for (id_, _), came in self._came.items() if not came]
+    def end(self, *, is_told: bool = True) -> None:
+        """The step is over; of one that is let pass nothing is told."""
+        if is_told:
+            self.unfired += [str(id_) for (id_, _), came in self._came.items() if not came]
         self._came.clear()
         self._passes.clear()
 
@@ -88,7 +90,7 @@ class StepContext:
     def end(self) -> None:
         self.number = None
         self.guard.is_off = False
-        self.arrivals.end()
+        self.arrivals.end(is_told=not self.recorder.is_muted)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

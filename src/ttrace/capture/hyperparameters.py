@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from ttrace.adapters.base import Adapter
+from ttrace.capture.recorder import Recorder
 from ttrace.core.hyperparameter import Hyperparameter, Owner
 
 # How an optimizer computes, not what.
@@ -28,10 +29,11 @@ _Key = tuple[Owner, str, str]  # of what, the name of the number, the name of it
 
 
 class Hyperparameters:
-    """Keeps every number when it is first met and when it changes."""
+    """Keeps every number when it is first met in a recorded step, and when it changes."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, recorder: Recorder) -> None:
         self._adapter = adapter
+        self._recorder = recorder
         self._last: dict[_Key, tuple[float, ...]] = {}
         self._found: dict[tuple[int, Owner, str, tuple[float, ...]], list[str]] = {}
 
@@ -65,7 +67,8 @@ class Hyperparameters:
     def _keep(self, step: int, owner: Owner, name: str, owned: str, value: object) -> None:
         values = _numbers(value)
         key = owner, name, owned
-        if values and self._last.get(key) != values:
+        is_kept = not self._recorder.is_muted  # in a long run some change at every step
+        if is_kept and values and self._last.get(key) != values:
             self._last[key] = values
             self._found.setdefault((step, owner, name, values), []).append(owned)
 

@@ -56,7 +56,8 @@ def install(
     info = describe_rank(adapter, settings)
     payload = FULL if settings.payload is None else payload_named(settings.payload)
     with ExitStack() as undo:  # where one of them cannot be made
-        writer = TraceWriter(settings.folder, info)
+        share = settings.max_bytes and settings.max_bytes // info.world_size
+        writer = TraceWriter(settings.folder, info, resume=settings.resume, max_bytes=share)
         undo.callback(writer.withdraw)
         recorder = Recorder(adapter, writer, info.rank, payload, guard)
         undo.callback(guard.handles.remove)

@@ -50,6 +50,14 @@ def describe_rank(adapter: Adapter, settings: Settings) -> RankInfo:
     )
 
 
+def wrappers_of(adapter: Adapter) -> tuple[str, ...]:
+    """Classes that stand around the modules that people wrote, or in place of theirs."""
+    written = {id(module): adapter.written_class(module) for _, module in adapter.modules()}
+    met = (module for root in adapter.roots for module in root.modules())
+    found = (type(each) for each in met if written.get(id(each)) is not type(each))
+    return tuple(dict.fromkeys(kind.__qualname__ for kind in found))
+
+
 def checked_out(folder: Path) -> str | None:
     """The commit that is checked out around a folder.
 

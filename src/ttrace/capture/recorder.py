@@ -125,6 +125,21 @@ class Recorder:
     def end_step(self) -> None:
         self._values.clear()
 
+    def mark_step(self, number: int) -> None:
+        """Say in the trace that all of a step is there; not after something of it was lost."""
+        if not self._broken and not self.guard.faults():
+            self._writer.end_step(number)
+
+    @property
+    def earlier_steps(self) -> tuple[int, ...]:
+        """Steps that a run recorded which was killed, and with whose trace this one goes on."""
+        return self._writer.steps
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another step like those before fits into what the trace may take."""
+        return self._writer.has_room
+
     def withdraw(self) -> None:
         self._writer.withdraw()
 

@@ -13,11 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttrace.capture.schedule import Schedule
 from ttrace.errors import UsageError
 
 OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
 STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
 SKIP = "TTRACE_SKIP"  # how many steps to let pass before that, 0 by default
+EVERY = "TTRACE_EVERY"  # record every n-th step from there on, 1 by default
+MAX_BYTES = "TTRACE_MAX_BYTES"  # that the trace of all ranks may take
+RESUME = "TTRACE_RESUME"  # 1: go on with the trace of a run that was killed
 NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed reference
 OTHER_KERNELS = "TTRACE_OTHER_KERNELS"  # 1: noise as between kernels of two devices
 SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
@@ -26,7 +30,10 @@ COARSE = "TTRACE_COARSE"  # 1: tap at the boundaries of blocks only; a plan says
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
-_VARIABLES = (OUT, STEPS, SKIP, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, COARSE, PLAN, PAYLOAD)
+_VARIABLES = (
+    *(OUT, STEPS, SKIP, EVERY, MAX_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, COARSE),
+    *(PLAN, PAYLOAD),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,9 @@ class Settings:
     folder: Path
     steps: int = 1
     skip: int = 0
+    every: int = 1
+    max_bytes: int | None = None
+    resume: bool = False
     noise_seed: int | None = None
     other_kernels: bool = False
     split: int = 1
@@ -44,21 +54,27 @@ class Settings:
     plan: Path | None = None
     payload: str | None = None
 
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(steps=self.steps, skip=self.skip, every=self.every)
+
     def to_environment(self) -> dict[str, str]:
         """The variables that say the same to every process of the run."""
-        values = {OUT: str(self.folder.resolve()), STEPS: str(self.steps)}
-        if self.skip:
-            values[SKIP] = str(self.skip)
+        numbers = {
+            STEPS: self.steps,
+            SKIP: self.skip,
+            EVERY: self.every if self.every > 1 else 0,
+            MAX_BYTES: self.max_bytes,
+            RESUME: int(self.resume),
+            OTHER_KERNELS: int(self.other_kernels),
+            SPLIT: self.split if self.split > 1 else 0,
+            TAP: int(self.tap),
+            COARSE: int(self.coarse),
+        }
+        values = {OUT: str(self.folder.resolve())}
+        values |= {name: str(number) for name, number in numbers.items() if number}
         if self.noise_seed is not None:
             values[NOISE_SEED] = str(self.noise_seed)
-        if self.other_kernels:
-            values[OTHER_KERNELS] = "1"
-        if self.split > 1:
-            values[SPLIT] = str(self.split)
-        if self.tap:
-            values[TAP] = "1"
-        if self.coarse:
-            values[COARSE] = "1"
         if self.plan is not None:
             values[PLAN] = str(self.plan.resolve())
         if self.payload is not None:
@@ -75,6 +91,9 @@ class Settings:
             folder=Path(folder),
             steps=_number(environment, STEPS) or 1,
             skip=_number(environment, SKIP) or 0,
+            every=_number(environment, EVERY) or 1,
+            max_bytes=_number(environment, MAX_BYTES),
+            resume=bool(_number(environment, RESUME)),
             noise_seed=_number(environment, NOISE_SEED),
             other_kernels=bool(_number(environment, OTHER_KERNELS)),
             split=_number(environment, SPLIT) or 1,

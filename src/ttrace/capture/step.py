@@ -16,6 +16,7 @@ from ttrace.adapters.patching import guarding
 from ttrace.capture.guard import Around, Guard, entry
 from ttrace.capture.instruments import install
 from ttrace.capture.loss import watch_backward
+from ttrace.capture.manifest import wrappers_of
 from ttrace.capture.settings import Settings
 from ttrace.capture.tracer import WAITING, Attached, OffTracer, Outside
 from ttrace.core.record import Summary
@@ -49,8 +50,12 @@ class RecordingTracer:
         self._backward, self._update = made.backward, made.update
         guard.switch_off, guard.give_up = self._switch_off, self._give_up
         self._watched = ExitStack()  # what is held open during a step
-        self._steps, self._skip = settings.steps, settings.skip
-        self._done = 0
+        self._schedule = settings.schedule
+        self._max_bytes = settings.max_bytes
+        earlier = self._recorder.earlier_steps
+        self._done = earlier[-1] + 1 if earlier else 0  # the number of the next step
+        self._first = self._done
+        self._recorded = len(earlier)
         self._began = 0.0
         self._took: tuple[float, float] = 0.0, 0.0  # the last step, and recording it
         self._is_inside = False  # of `with tracer.step()`, also after a fault
@@ -87,7 +92,8 @@ class RecordingTracer:
 
     def can_make_room(self, settings: Settings) -> bool:
         """Whether another tracer may take its place in a trace: not once a step has begun."""
-        is_used = self._closed or self._is_inside or self._done or self._open is not None
+        is_used = self._closed or self._is_inside or self._done > self._first
+        is_used = is_used or self._open is not None
         return not is_used and settings.folder == self._folder
 
     def withdraw(self) -> None:
@@ -160,7 +166,7 @@ class RecordingTracer:
 
     def _begin(self) -> None:
         self._began, self._recorder.seconds = time.perf_counter(), 0.0
-        self._recorder.is_muted = self._done < self._skip
+        self._recorder.is_muted = not self._schedule.records(self._done)
         self._context.begin(self._done)
         self._backward.begin()
         self.guard.recording("the parameters' hooks", self._weights.begin)
@@ -168,17 +174,22 @@ class RecordingTracer:
         self._update.begin()
 
     def _end(self) -> None:
-        # What the last step that is let pass leaves behind is where the first recorded one starts.
-        self._recorder.is_muted = self._done + 1 < self._skip
+        self._recorder.is_muted = not self._schedule.records_end_of(self._done)
         if self._context.number is not None:  # and not switched off since the step began
             self._update.end()
             self.guard.recording("the buffers", self._take_buffers)
         self._forget()
         self._recorder.end_step()
-        self._took = time.perf_counter() - self._began, self._recorder.seconds
+        if self._schedule.records(self._done):
+            self.guard.recording("the end of a step", self._mark)
         self._done += 1
-        if self._done >= self._skip + self._steps:
+        if self._recorded >= self._schedule.steps or not self._recorder.has_room:
             self.close()
+
+    def _mark(self) -> None:
+        self._took = time.perf_counter() - self._began, self._recorder.seconds
+        self._recorded += 1
+        self._recorder.mark_step(self._done)
 
     def _pause(self) -> None:
         """Leave a step, from whose gradients nobody has updated yet; or end it after that."""
@@ -258,10 +269,16 @@ class RecordingTracer:
     def _write_end(self) -> None:
         if self._regrouping is not None and self._done:
             self._context.notes += self._regrouping.notes(self._context.adapter.roots)
-        arrivals = self._context.arrivals
+        asked, arrivals = self._schedule.steps, self._context.arrivals
+        if self._recorded < asked and not self._recorder.has_room:
+            self._context.notes.append(
+                f"recording ended after {self._recorded} of {asked} steps: the next might not fit "
+                f"into --max-bytes {self._max_bytes}"
+            )
+            asked = self._recorded
         self._recorder.close(
             Summary(
-                steps=max(0, self._done - self._skip),
+                steps=self._recorded,
                 hooks_expected=arrivals.expected,
                 hooks_fired=arrivals.fired,
                 unfired=tuple(arrivals.unfired),
@@ -269,19 +286,11 @@ class RecordingTracer:
                 notes=tuple(self._context.notes),
                 updated_by_hand=self._update.by_hand,
                 hyperparameters=self._update.hyperparameters.found(),
-                asked=self._steps,
-                wrappers=_wrappers(self._context.adapter),
+                asked=asked,
+                wrappers=wrappers_of(self._context.adapter),
                 optimizers=tuple(self._update.stepped),
                 seconds=self._took[0],
                 recording_seconds=self._took[1],
                 code=self._context.places.code(),
             )
         )
-
-
-def _wrappers(adapter: Adapter) -> tuple[str, ...]:
-    """Classes that stand around the modules that people wrote, or in place of theirs."""
-    written = {id(module): adapter.written_class(module) for _, module in adapter.modules()}
-    met = (module for root in adapter.roots for module in root.modules())
-    found = (type(each) for each in met if written.get(id(each)) is not type(each))
-    return tuple(dict.fromkeys(kind.__qualname__ for kind in found))

@@ -49,7 +49,7 @@ class Update:
         regrouping: Regrouping | None = None,
         outside: Outside | None = None,
     ) -> None:
-        self.hyperparameters = Hyperparameters(context.adapter)
+        self.hyperparameters = Hyperparameters(context.adapter, context.recorder)
         self._context = context
         self._weights = weights
         self._optimizers = context.adapter.optimizers(optimizers)
@@ -201,7 +201,8 @@ class Update:
 
     def _note(self, text: str) -> None:
         note = f"step {self._context.number}: {text}"
-        if self._context.number is not None and note not in self._context.notes:
+        is_told = self._context.number is not None and not self._context.recorder.is_muted
+        if is_told and note not in self._context.notes:
             self._context.notes.append(note)
 
     def _tell_regrouping(self, *, is_updating: bool) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ttrace.report.forms import FORMS
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _bytes(text: str) -> int:
+    """20GB as a number."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)B?", text.strip().upper())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no size: expected one such as 500MB or 20GB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["json"].help)]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help=FORMS["html"].help)]
@@ -19,9 +31,18 @@ Reference = Annotated[str, typer.Option(help="Shell command of the trusted run."
 Candidate = Annotated[str, typer.Option(help="Shell command of the run to test.")]
 Steps = Annotated[int, typer.Option(min=1, help="How many training steps to record.")]
 Skip = Annotated[int, typer.Option(min=0, help="How many steps to let pass before those.")]
+Every = Annotated[int, typer.Option(min=1, help="Record every n-th step of those that follow.")]
 RunToEnd = Annotated[
     bool,
     typer.Option("--run-to-end", help="Do not stop a command when its steps are recorded."),
+]
+MaxBytes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE",
+        parser=_bytes,
+        help="What the trace of all ranks may take on disk, such as 20GB.",
+    ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
 OtherKernels = Annotated[

@@ -15,8 +15,10 @@ import typer
 from ttrace.cli.options import (
     Accept,
     Candidate,
+    Every,
     Html,
     Json,
+    MaxBytes,
     OtherKernels,
     Out,
     PerturbedRuns,
@@ -82,6 +84,7 @@ def diff(
     out: Out = None,
     steps: Steps = 1,
     skip: Skip = 0,
+    every: Every = 1,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
@@ -107,6 +110,7 @@ def diff(
         candidate=candidate,
         steps=steps,
         skip=skip,
+        every=every,
         runs_to_end=run_to_end,
         timeout_seconds=timeout,
         perturbed_runs=perturbed_runs,
@@ -125,6 +129,7 @@ def isolate(
     out: Out = None,
     steps: Steps = 1,
     skip: Skip = 0,
+    every: Every = 1,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
     perturbed_runs: PerturbedRuns = 1,
@@ -144,6 +149,7 @@ def isolate(
         candidate=candidate,
         steps=steps,
         skip=skip,
+        every=every,
         runs_to_end=run_to_end,
         timeout_seconds=timeout,
         perturbed_runs=perturbed_runs,
@@ -160,6 +166,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder for the trace.")],
     steps: Steps = 1,
     skip: Skip = 0,
+    every: Every = 1,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     noise_seed: Annotated[
         int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
@@ -174,6 +181,10 @@ def run(
         str | None,
         typer.Option(metavar="NAME", help="Store tensors in a form of an installed package."),
     ] = None,
+    max_bytes: MaxBytes = None,
+    resume: Annotated[  # noqa: FBT002
+        bool, typer.Option("--resume", help="Go on with the trace of a run that was killed.")
+    ] = False,
     shared: Annotated[  # noqa: FBT002
         bool, typer.Option("--shared", help="Other launchers of this run write there too.")
     ] = False,
@@ -185,13 +196,19 @@ def run(
     from ttrace.lab.launch import run_command
     from ttrace.lab.run import TracedRun
     from ttrace.trace.plan import first_plan
+    from ttrace.trace.resume import keep_common_steps
 
     if plan is not None:
         first_plan(plan)
+    if resume:
+        keep_common_steps(out)
     settings = Settings(
-        folder=prepare_folder(out, shared=shared),
+        folder=prepare_folder(out, shared=shared or resume),
         steps=steps,
         skip=skip,
+        every=every,
+        max_bytes=max_bytes,
+        resume=resume,
         noise_seed=noise_seed,
         other_kernels=other_kernels,
         split=split_reductions,

@@ -20,6 +20,7 @@ def diff(
     out: Path | str,
     steps: int = 1,
     skip: int = 0,
+    every: int = 1,
     run_to_end: bool = False,
     perturbed_runs: int = 1,
     repeat_reference: bool = False,
@@ -38,8 +39,8 @@ def diff(
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
-    `skip` steps are made before the first that is recorded. A command that goes on when its steps
-    are recorded is stopped, unless `run_to_end` lets it.
+    `skip` steps are made before the first that is recorded, and from there on `every` n-th is. A
+    command that goes on when its steps are recorded is stopped, unless `run_to_end` lets it.
     `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
     borderline, or differs inside a module without an effect outside of it. `execute` runs what is
     to run somewhere else than on this machine. `accept` is a TOML file of what may differ.
@@ -50,6 +51,7 @@ def diff(
         folder=prepare_folder(Path(out)),
         steps=steps,
         skip=skip,
+        every=every,
         runs_to_end=run_to_end,
         timeout_seconds=timeout_seconds,
         perturbed_runs=perturbed_runs,

@@ -73,6 +73,7 @@ class Experiment:
     folder: Path
     steps: int = 1
     skip: int = 0
+    every: int = 1
     runs_to_end: bool = False
     timeout_seconds: float = 1800.0
     perturbed_runs: int = 1
@@ -274,7 +275,8 @@ class Experiment:
         ]
 
     def _run(self, name: str, work: Work, *, then: int = 0, **how: Any) -> Path:
-        settings = Settings(folder=self.folder / name, steps=self.steps, skip=self.skip, **how)
+        when: dict[str, Any] = {"steps": self.steps, "skip": self.skip, "every": self.every}
+        settings = Settings(folder=self.folder / name, **when, **how)
         run = TracedRun(
             name=name,
             work=work,

@@ -59,7 +59,7 @@ def prepare_folder(folder: Path, *, shared: bool = False) -> Path:
 
 def _in_the_way(folder: Path, *, shared: bool) -> Iterator[Path]:
     for path in folder.iterdir():
-        if not (shared and path.name.startswith(("rank-", "output-", REFUSED, _PROBE))):
+        if not (shared and path.name.startswith(("rank-", "output", REFUSED, _PROBE))):
             yield path
 
 

@@ -58,7 +58,8 @@ class TracedRun:
 
     @property
     def log(self) -> Path:
-        who = f"-{socket.gethostname()}-{os.getpid()}" if self.shared else ""
+        joins = self.shared or self.settings.resume  # what others left in the folder
+        who = f"-{socket.gethostname()}-{os.getpid()}" if joins else ""
         return self.folder / f"output{who}.log"
 
 

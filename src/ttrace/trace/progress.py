@@ -32,7 +32,7 @@ def is_recorded(folder: Path, steps: int) -> bool:
         manifest = json.loads((ranks[0] / journal.MANIFEST).read_bytes())
         count = int(manifest["world_size"])
         return len(ranks) >= count and all(
-            _recorded_steps(folder / journal.rank_folder(rank)) >= steps for rank in range(count)
+            _has_recorded(folder / journal.rank_folder(rank), steps) for rank in range(count)
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False  # not written yet, or not ours: whoever reads the trace says what is wrong
@@ -67,11 +67,11 @@ def read_refusals(folder: Path) -> tuple[str, ...]:
     return tuple(found)[:_MOST_REASONS]
 
 
-def _recorded_steps(folder: Path) -> int:
-    """The steps of a rank that has closed its trace, else -1."""
+def _has_recorded(folder: Path, steps: int) -> bool:
+    """Whether a rank has closed its trace, with so many steps or all that it had room for."""
     with (folder / journal.JOURNAL).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _MOST_BYTES))
         lines = file.read().splitlines(keepends=True)
     end = journal.unverified_end(lines[-1] if lines else b"")
-    return -1 if end is None else int(end["steps"])
+    return end is not None and int(end["steps"]) >= min(steps, int(end["asked"]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttrace.core.door import from_dict
@@ -36,6 +36,7 @@ class RankTrace:
     records: tuple[Record, ...]
     summary: Summary | None = None
     notes: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()  # that were recorded to their end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Trace:
                 f"the ranks of {root} come from different runs: their world sizes are {sizes}; "
                 f"trace every run into a folder of its own"
             )
-        return cls(path=root, ranks=ranks)
+        return cls(path=root, ranks=_with_common_steps(ranks))
 
     @property
     def world_size(self) -> int:
@@ -139,7 +140,26 @@ def _read_rank(root: Path, folder: Path, rank: int) -> RankTrace:
         records=tuple(content.records),
         summary=content.summary,
         notes=tuple(notes),
+        steps=tuple(content.steps),
     )
+
+
+def _with_common_steps(ranks: dict[int, RankTrace]) -> dict[int, RankTrace]:
+    """Without steps that only some ranks had room for, where all came to their end."""
+    made = [trace.summary.steps for trace in ranks.values() if trace.summary is not None]
+    if len(made) < len(ranks) or len(set(made)) == 1:
+        return ranks
+    steps = set.union(*(set(trace.steps) for trace in ranks.values()))
+    common = set.intersection(*(set(trace.steps) for trace in ranks.values()))
+    note = f"some ranks recorded more steps than others, and {len(steps - common)} are left out"
+    return {
+        rank: replace(
+            trace,
+            records=tuple(r for r in trace.records if r.id.step not in steps - common),
+            notes=(*trace.notes, note),
+        )
+        for rank, trace in ranks.items()
+    }
 
 
 class _Content:
@@ -151,6 +171,7 @@ class _Content:
         self._ids: set[TensorId] = set()
         self._sizes: dict[str, int] = {}  # of segments that were already looked at
         self.records: list[Record] = []
+        self.steps: list[int] = []
         self.summary: Summary | None = None
 
     def add(self, line: JournalLine) -> None:
@@ -165,6 +186,8 @@ class _Content:
             self.records.append(record)
             return
         mark = from_dict(StepMark if line.key == journal.STEP else Summary, line.value)
+        if isinstance(mark, StepMark):
+            self.steps.append(mark.number)
         told = line.value.get("records", len(self.records))
         if told != len(self.records):
             raise Refused(InWords(f"{len(self.records)} before this line"), f"{told!r}", "records")

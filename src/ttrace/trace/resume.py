@@ -6,10 +6,13 @@ Enters: the folder of a rank. Leaves: where its journal goes on, behind the last
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttrace.core.record import RankInfo
+from ttrace.core.door import from_dict
+from ttrace.core.record import RankInfo, StepMark
 from ttrace.errors import UsageError
 from ttrace.trace import journal
 from ttrace.trace.lines import Lines
@@ -39,8 +42,9 @@ def resumable(folder: Path, info: RankInfo) -> Kept | None:
     steps: list[int] = []
     for line in Lines(path, info.rank, chain):
         if line.key == journal.STEP:
-            kept, stop, records = copy.copy(chain), line.stop, line.value["records"]
-            steps.append(line.value["number"])
+            mark = from_dict(StepMark, line.value)
+            kept, stop, records = copy.copy(chain), line.stop, mark.records
+            steps.append(mark.number)
         elif line.key == journal.END:
             raise UsageError(f"{folder} is whole, its run came to the end: nothing is left to do")
     return Kept(
@@ -50,6 +54,32 @@ def resumable(folder: Path, info: RankInfo) -> Kept | None:
         steps=tuple(steps),
         segments=len(list(folder.glob("seg-*.safetensors"))),
     )
+
+
+def keep_common_steps(trace: Path) -> tuple[int, ...]:
+    """Cut off what not all ranks had recorded when their run was killed; the steps that are kept.
+
+    To be called before any rank goes on: each then goes on behind the same step.
+    """
+    folders = sorted(path for path in trace.glob("rank-*") if (path / journal.JOURNAL).exists())
+    ends = [dict(_ends_of_steps(folder)) for folder in folders]
+    common = sorted(set.intersection(*map(set, ends))) if ends else []
+    for folder, stops in zip(folders, ends, strict=True):
+        os.truncate(folder / journal.JOURNAL, stops[common[-1]] if common else 0)
+    return tuple(common)
+
+
+def _ends_of_steps(folder: Path) -> Iterator[tuple[int, int]]:
+    """The number of every step that a rank has recorded, and where its line ends in the journal."""
+    rank = int(folder.name.removeprefix("rank-"))
+    if not (folder / journal.MANIFEST).exists():
+        return
+    manifest = read_manifest(folder.parent, folder / journal.MANIFEST, rank)
+    for line in Lines(folder / journal.JOURNAL, rank, manifest.chain()):
+        if line.key == journal.STEP:
+            yield from_dict(StepMark, line.value).number, line.stop
+        elif line.key == journal.END:
+            raise UsageError(f"{folder} is whole, its run came to the end: nothing is left to do")
 
 
 def _died_at_once(folder: Path, path: Path) -> bool:

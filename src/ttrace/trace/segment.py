@@ -59,6 +59,12 @@ class SegmentWriter:
         self._header_bytes = header_bytes
         self._count = first  # of those that are there already
         self._current: _Segment | None = None
+        self._sealed_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files that it wrote."""
+        return self._sealed_bytes + (0 if self._current is None else self._current.size_bytes)
 
     def append(
         self, data: memoryview, *, dtype: str | None, shape: Sequence[int], name: str
@@ -94,6 +100,7 @@ class SegmentWriter:
         """Close the open segment as it is; the journal still finds its tensors."""
         segment, self._current = self._current, None
         if segment is not None:
+            self._sealed_bytes += segment.size_bytes
             segment.close()
 
 
@@ -121,6 +128,10 @@ class _Segment:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end
 
     def has_room(self, size_bytes: int, max_bytes: int) -> bool:
         return (

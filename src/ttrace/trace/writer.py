@@ -26,20 +26,30 @@ from ttrace.trace import journal
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.resume import resumable
+from ttrace.trace.room import Room
 from ttrace.trace.sealed import seal
-from ttrace.trace.segment import SegmentWriter
+from ttrace.trace.segment import HEADER_BYTES, SegmentWriter
 
 
 class TraceWriter:
     """The folder of one rank in the trace `folder`. Hooks may call it from several threads.
 
     `resume`: a run that was killed goes on. All steps that it had ended stay, what it had written
-    of the one after them is cut off; where there is nothing yet, it is a new trace.
+    of the one after them is cut off; where there is nothing yet, it is a new trace. `max_bytes`:
+    more are not written, and OSError says so.
     """
 
-    def __init__(self, folder: Path, info: RankInfo, *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        info: RankInfo,
+        *,
+        resume: bool = False,
+        max_bytes: int | None = None,
+    ) -> None:
         self.folder = folder / journal.rank_folder(info.rank)
         self._lock = threading.Lock()
+        self._room = Room(max_bytes)
         found = resumable(self.folder, info) if resume else None
         self.steps = () if found is None else found.steps  # that were recorded before
         self._records = 0 if found is None else found.records
@@ -59,6 +69,12 @@ class TraceWriter:
             self.withdraw()
             raise
         _CLAIMED.add((os.getpid(), self.folder))
+        self._room.take(sum(path.stat().st_size for path in self.folder.iterdir()))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another step like the largest before fits into `max_bytes`."""
+        return self._room.is_left
 
     def write(self, record: Record, tensor: torch.Tensor, payload: Payload = FULL) -> Record:
         """Write `tensor` in the form of `payload`, then the line; the record with its location."""
@@ -70,12 +86,15 @@ class TraceWriter:
         record, data = payload.encode(record, tensor)
         with self._lock:
             self._require_open()
+            self._room.require(data.nbytes + HEADER_BYTES)
+            before = self._segments.size_bytes
             location = self._segments.append(
                 data,
                 dtype=record.dtype if record.payload is None else None,
                 shape=record.shape,
                 name=f"{record.id}@mb{record.microbatch}",
             )
+            self._room.take(self._segments.size_bytes - before)
             located = record.at(location)
             self._append(journal.RECORD, located.to_json())
             self._records += 1
@@ -93,6 +112,7 @@ class TraceWriter:
         with self._lock:
             self._require_open()
             self._append(journal.STEP, {"number": number, "records": self._records})
+            self._room.end_step()
 
     def close(self, summary: Summary) -> None:
         """Seal the open segment and end the journal: from here on the trace is complete."""
@@ -136,6 +156,7 @@ class TraceWriter:
             if written < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
             self._chain.accept(line)
+            self._room.take(written)
         except BaseException:
             self._cut_off(written)
             raise

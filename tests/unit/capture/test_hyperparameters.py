@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,9 @@ def found(hyper: Hyperparameters) -> dict[tuple[Owner, str, int], tuple[Any, ...
     return {(each.owner, each.name, each.step): (each.values, each.owned) for each in hyper.found()}
 
 
+RECORDED: Any = SimpleNamespace(is_muted=False)  # a recorder in a step that it records
+
+
 @pytest.fixture
 def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 3), Norm(), nn.Dropout(0.25))
@@ -35,7 +39,7 @@ def model() -> nn.Sequential:
 
 def test_of_modules_are_their_floating_point_numbers(model: nn.Sequential) -> None:
     """Sizes follow the layout; a base is often written as a whole number."""
-    hyper = Hyperparameters(find_adapter(model))
+    hyper = Hyperparameters(find_adapter(model), RECORDED)
     hyper.of_modules(0)
     assert found(hyper) == {
         (Owner.MODULE, "eps", 0): ((1e-6,), ("1",)),
@@ -52,7 +56,7 @@ def test_of_an_optimizer_belong_to_parameters_and_are_kept_when_they_change(
         {"params": [model[1].weight]},
     ]
     optimizer = torch.optim.SGD(groups, lr=torch.tensor(0.25), momentum=0.5)
-    hyper = Hyperparameters(find_adapter(model))
+    hyper = Hyperparameters(find_adapter(model), RECORDED)
     hyper.of_optimizer(0, optimizer)
     hyper.of_optimizer(1, optimizer)
     optimizer.param_groups[1]["lr"] = 0.125
@@ -68,7 +72,7 @@ def test_of_an_optimizer_belong_to_parameters_and_are_kept_when_they_change(
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, None, "auto", (0.9, "x"), torch.ones(2)])
 def test_what_is_no_finite_number_is_left_out(model: nn.Sequential, value: object) -> None:
-    hyper = Hyperparameters(find_adapter(model))
+    hyper = Hyperparameters(find_adapter(model), RECORDED)
     hyper.of_step(0, "max", value)
     assert hyper.found() == ()
 
@@ -107,7 +111,21 @@ class Flat(Adapter):
 
 
 def test_of_one_tensor_belong_to_every_parameter_that_it_stands_for() -> None:
-    hyper = Hyperparameters(Flat(nn.Linear(2, 2)))
+    hyper = Hyperparameters(Flat(nn.Linear(2, 2)), RECORDED)
     hyper.of_optimizer(0, torch.optim.SGD([Flat.flat], lr=0.5))
     (rate,) = (each for each in hyper.found() if each.name == "lr")
     assert rate.owned == ("weight", "bias")
+
+
+def test_of_steps_that_are_let_pass_are_not_kept(model: nn.Sequential) -> None:
+    """A learning rate that changes at every step would fill memory in a long run."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    recorder: Any = SimpleNamespace(is_muted=True)
+    hyper = Hyperparameters(find_adapter(model), recorder)
+    for step in range(10):
+        optimizer.param_groups[0]["lr"] = 1 / (1 + step)
+        recorder.is_muted = step < 9
+        hyper.of_optimizer(step, optimizer)
+    assert {key[2]: values for key, (values, _) in found(hyper).items() if key[1] == "lr"} == {
+        9: (0.1,)
+    }
