@@ -21,6 +21,7 @@ from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.passes import BackwardPasses
 from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
+from ttrace.capture.schedule import Schedule
 from ttrace.capture.settings import Settings
 from ttrace.capture.tapping import Tapping
 from ttrace.capture.tracer import Attached, Outside
@@ -47,6 +48,8 @@ class Instruments:
     weights: WeightHooks
     backward: BackwardPasses
     update: Update
+    schedule: Schedule
+    earlier_steps: tuple[int, ...]  # of a run that was killed, with whose trace this one goes on
 
 
 def install(
@@ -89,6 +92,8 @@ def install(
             weights=weights,
             backward=BackwardPasses(context, weights),
             update=update,
+            schedule=settings.schedule,
+            earlier_steps=writer.steps,
         )
         undo.pop_all()
     return made

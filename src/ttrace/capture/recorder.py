@@ -131,11 +131,6 @@ class Recorder:
             self._writer.end_step(number)
 
     @property
-    def earlier_steps(self) -> tuple[int, ...]:
-        """Steps that a run recorded which was killed, and with whose trace this one goes on."""
-        return self._writer.steps
-
-    @property
     def has_room(self) -> bool:
         """Whether another step like those before fits into what the trace may take."""
         return self._writer.has_room

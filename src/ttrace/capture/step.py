@@ -50,9 +50,8 @@ class RecordingTracer:
         self._backward, self._update = made.backward, made.update
         guard.switch_off, guard.give_up = self._switch_off, self._give_up
         self._watched = ExitStack()  # what is held open during a step
-        self._schedule = settings.schedule
+        self._schedule, earlier = made.schedule, made.earlier_steps
         self._max_bytes = settings.max_bytes
-        earlier = self._recorder.earlier_steps
         self._done = earlier[-1] + 1 if earlier else 0  # the number of the next step
         self._first = self._done
         self._recorded = len(earlier)

@@ -65,11 +65,11 @@ class TraceWriter:
                 os.ftruncate(self._fd, found.stop)
                 self._segments = SegmentWriter(self.folder, first=found.segments)
                 self._chain = found.chain
+            self._room.take(sum(path.stat().st_size for path in self.folder.iterdir()))
         except BaseException:
             self.withdraw()
             raise
         _CLAIMED.add((os.getpid(), self.folder))
-        self._room.take(sum(path.stat().st_size for path in self.folder.iterdir()))
 
     @property
     def has_room(self) -> bool:
@@ -155,8 +155,8 @@ class TraceWriter:
             written = os.write(self._fd, line)
             if written < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-            self._chain.accept(line)
             self._room.take(written)
+            self._chain.accept(line)
         except BaseException:
             self._cut_off(written)
             raise
