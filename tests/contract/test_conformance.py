@@ -145,13 +145,6 @@ class ListedTwice(Plain):
         yield "again", self.roots[0]
 
 
-@breaks("'0#1' cannot stand in an id")
-class PathThatIsNoId(Plain):
-    def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        for path, module in super().modules():
-            yield (f"{path}#1" if path else ""), module
-
-
 @breaks("is no Conv1d, as written_class says")
 class ForeignClass(Plain):
     def written_class(self, module: nn.Module) -> type:

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ttrace.core.limits import Magnitude
 from ttrace.core.statistics import Statistics
 
 
@@ -36,7 +37,7 @@ class Reading:
     """One number, and the indices of the dims that it fixes."""
 
     statistic: Statistic
-    value: float
+    value: Magnitude
     dims: tuple[int, ...] = ()
     index: tuple[int, ...] = ()
 

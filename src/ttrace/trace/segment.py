@@ -98,10 +98,10 @@ class SegmentWriter:
 
     def abandon(self) -> None:
         """Close the open segment as it is; the journal still finds its tensors."""
-        segment, self._current = self._current, None
-        if segment is not None:
-            self._sealed_bytes += segment.size_bytes
-            segment.close()
+        if self._current is not None:
+            self._current.close()
+            self._sealed_bytes += self._current.size_bytes
+            self._current = None
 
 
 class _Segment:
