@@ -269,7 +269,8 @@ class RecordingTracer:
         if self._regrouping is not None and self._done:
             self._context.notes += self._regrouping.notes(self._context.adapter.roots)
         asked, arrivals = self._schedule.steps, self._context.arrivals
-        if self._recorded < asked and not self._recorder.has_room:
+        is_full = self._recorded < asked and not self._recorder.has_room
+        if is_full:
             self._context.notes.append(
                 f"recording ended after {self._recorded} of {asked} steps: the next might not fit "
                 f"into --max-bytes {self._max_bytes}"
@@ -286,6 +287,7 @@ class RecordingTracer:
                 updated_by_hand=self._update.by_hand,
                 hyperparameters=self._update.hyperparameters.found(),
                 asked=asked,
+                is_full=is_full,
                 wrappers=wrappers_of(self._context.adapter),
                 optimizers=tuple(self._update.stepped),
                 seconds=self._took[0],

@@ -203,7 +203,7 @@ def run(
     if resume:
         keep_common_steps(out)
     settings = Settings(
-        folder=prepare_folder(out, shared=shared or resume),
+        folder=prepare_folder(out, shared=shared, resumed=resume),
         steps=steps,
         skip=skip,
         every=every,

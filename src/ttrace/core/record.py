@@ -189,6 +189,7 @@ class Summary:
     updated_by_hand: bool = False  # by no optimizer, from gradients that nothing overwrites
     hyperparameters: tuple[Hyperparameter, ...] = ()
     asked: int = 0  # steps that were to be recorded; 0 where an older version recorded them
+    is_full: bool = False  # whether there was no room on disk for more
     wrappers: tuple[str, ...] = ()  # classes around the model, or instead of those people wrote
     optimizers: tuple[str, ...] = ()  # classes of those that made a step
     seconds: float = 0.0  # that the last recorded step took

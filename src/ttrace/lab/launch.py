@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -28,23 +28,27 @@ _TORCHRUN_SUMMARY = "torch/distributed/elastic/multiprocessing/api.py"
 _LAST_LINES = 20  # chosen: a Python traceback fits
 _LINE_CHARS = 2000  # chosen: 25 lines of a terminal
 _PROBE = ".writable-"
+_OF_OTHERS = ("rank-", "output-", REFUSED, _PROBE)
 _STOPPED = (
     "\nttrace: all {steps} steps are recorded, so the command was stopped here; --run-to-end lets "
     "it go on\n"
 )
 
 
-def prepare_folder(folder: Path, *, shared: bool = False) -> Path:
+def prepare_folder(folder: Path, *, shared: bool = False, resumed: bool = False) -> Path:
     """A folder to write into; data that is there already is never touched.
 
     It must be empty, or `shared` with other launchers of the same run: then ranks and logs of those
-    may be there. A rank that finds its own folder taken ends its run by itself.
+    may be there. A rank that finds its own folder taken ends its run by itself. Where a run is
+    `resumed`, it is its own.
     """
-    if folder.exists() and (not folder.is_dir() or any(_in_the_way(folder, shared=shared))):
+    known = [*_OF_OTHERS] if shared or resumed else []
+    known += ["output.log"] if resumed else []
+    if folder.exists() and (not folder.is_dir() or any(_in_the_way(folder, known))):
         raise UsageError(
             f"{folder} exists and is not an empty folder: traces are never overwritten; "
             "choose another with --out or remove it"
-            + ("" if shared else " (several launchers of one run: --shared)")
+            + ("" if known else " (several launchers of one run: --shared)")
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,10 +61,8 @@ def prepare_folder(folder: Path, *, shared: bool = False) -> Path:
     return folder
 
 
-def _in_the_way(folder: Path, *, shared: bool) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if not (shared and path.name.startswith(("rank-", "output", REFUSED, _PROBE))):
-            yield path
+def _in_the_way(folder: Path, known: Sequence[str]) -> Iterator[Path]:
+    return (path for path in folder.iterdir() if not path.name.startswith(tuple(known)))
 
 
 def run_command(run: TracedRun, command: Command) -> None:

@@ -20,6 +20,7 @@ from tests.support import tiny_train
 from tests.support.invoking import invoke
 from ttrace.capture.settings import Settings
 from ttrace.errors import UsageError
+from ttrace.trace.progress import is_recorded
 from ttrace.trace.reader import RankTrace, Trace
 from ttrace.trace.resume import keep_common_steps
 from ttrace.trace.spans import SpanReader
@@ -114,6 +115,8 @@ class TestMaxBytes:
         assert found.summary is not None
         assert 5 < found.summary.steps < 40
         assert found.summary.asked == found.summary.steps
+        assert found.summary.is_full
+        assert is_recorded(tmp_path / "bounded", steps=200)
         assert not found.summary.faults
         (told,) = found.summary.notes
         made = found.summary.steps
