@@ -20,7 +20,7 @@ OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
 STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
 SKIP = "TTRACE_SKIP"  # how many steps to let pass before that, 0 by default
 EVERY = "TTRACE_EVERY"  # record every n-th step from there on, 1 by default
-MAX_BYTES = "TTRACE_MAX_BYTES"  # that the trace of all ranks may take
+LIMIT_BYTES = "TTRACE_MAX_BYTES"  # that the trace of all ranks may take
 RESUME = "TTRACE_RESUME"  # 1: go on with the trace of a run that was killed
 NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed reference
 OTHER_KERNELS = "TTRACE_OTHER_KERNELS"  # 1: noise as between kernels of two devices
@@ -31,7 +31,7 @@ PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the referenc
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
 _VARIABLES = (
-    *(OUT, STEPS, SKIP, EVERY, MAX_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, COARSE),
+    *(OUT, STEPS, SKIP, EVERY, LIMIT_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, COARSE),
     *(PLAN, PAYLOAD),
 )
 
@@ -64,7 +64,7 @@ class Settings:
             STEPS: self.steps,
             SKIP: self.skip,
             EVERY: self.every if self.every > 1 else 0,
-            MAX_BYTES: self.max_bytes,
+            LIMIT_BYTES: self.max_bytes,
             RESUME: int(self.resume),
             OTHER_KERNELS: int(self.other_kernels),
             SPLIT: self.split if self.split > 1 else 0,
@@ -92,7 +92,7 @@ class Settings:
             steps=_number(environment, STEPS) or 1,
             skip=_number(environment, SKIP) or 0,
             every=_number(environment, EVERY) or 1,
-            max_bytes=_number(environment, MAX_BYTES),
+            max_bytes=_number(environment, LIMIT_BYTES),
             resume=bool(_number(environment, RESUME)),
             noise_seed=_number(environment, NOISE_SEED),
             other_kernels=bool(_number(environment, OTHER_KERNELS)),

@@ -36,6 +36,16 @@ RunToEnd = Annotated[
     bool,
     typer.Option("--run-to-end", help="Do not stop a command when its steps are recorded."),
 ]
+NoiseSeed = Annotated[
+    int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
+]
+Tap = Annotated[bool, typer.Option("--tap", help="Record the reference of isolated runs.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the trace of a run that was killed.")
+]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="Other launchers of this run write there too.")
+]
 MaxBytes = Annotated[
     int | None,
     typer.Option(

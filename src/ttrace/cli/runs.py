@@ -19,16 +19,20 @@ from ttrace.cli.options import (
     Html,
     Json,
     MaxBytes,
+    NoiseSeed,
     OtherKernels,
     Out,
     PerturbedRuns,
     PlanFolder,
     Reference,
+    Resume,
     RunToEnd,
+    Shared,
     Skip,
     SplitReductions,
     Steps,
     Strict,
+    Tap,
     Timeout,
 )
 from ttrace.cli.screen import finish, say, waiting, write_json
@@ -168,26 +172,18 @@ def run(
     skip: Skip = 0,
     every: Every = 1,
     run_to_end: RunToEnd = False,  # noqa: FBT002
-    noise_seed: Annotated[
-        int | None, typer.Option(min=0, help="Record a perturbed reference, with this noise.")
-    ] = None,
+    noise_seed: NoiseSeed = None,
     other_kernels: OtherKernels = False,  # noqa: FBT002
     split_reductions: SplitReductions = 1,
-    tap: Annotated[  # noqa: FBT002
-        bool, typer.Option("--tap", help="Record the reference of isolated runs.")
-    ] = False,
+    tap: Tap = False,  # noqa: FBT002
     plan: PlanFolder = None,
     payload: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Store tensors in a form of an installed package."),
     ] = None,
     max_bytes: MaxBytes = None,
-    resume: Annotated[  # noqa: FBT002
-        bool, typer.Option("--resume", help="Go on with the trace of a run that was killed.")
-    ] = False,
-    shared: Annotated[  # noqa: FBT002
-        bool, typer.Option("--shared", help="Other launchers of this run write there too.")
-    ] = False,
+    resume: Resume = False,  # noqa: FBT002
+    shared: Shared = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
     json_file: Json = None,
 ) -> None:
