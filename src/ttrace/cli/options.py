@@ -46,6 +46,10 @@ Resume = Annotated[
 Shared = Annotated[
     bool, typer.Option("--shared", help="Other launchers of this run write there too.")
 ]
+PayloadName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Store tensors in a form of an installed package."),
+]
 MaxBytes = Annotated[
     int | None,
     typer.Option(

@@ -22,6 +22,7 @@ from ttrace.cli.options import (
     NoiseSeed,
     OtherKernels,
     Out,
+    PayloadName,
     PerturbedRuns,
     PlanFolder,
     Reference,
@@ -177,10 +178,7 @@ def run(
     split_reductions: SplitReductions = 1,
     tap: Tap = False,  # noqa: FBT002
     plan: PlanFolder = None,
-    payload: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Store tensors in a form of an installed package."),
-    ] = None,
+    payload: PayloadName = None,
     max_bytes: MaxBytes = None,
     resume: Resume = False,  # noqa: FBT002
     shared: Shared = False,  # noqa: FBT002
@@ -192,12 +190,9 @@ def run(
     from ttrace.lab.launch import run_command
     from ttrace.lab.run import TracedRun
     from ttrace.trace.plan import first_plan
-    from ttrace.trace.resume import keep_common_steps
 
     if plan is not None:
         first_plan(plan)
-    if resume:
-        keep_common_steps(out)
     settings = Settings(
         folder=prepare_folder(out, shared=shared, resumed=resume),
         steps=steps,

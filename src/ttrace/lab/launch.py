@@ -18,6 +18,7 @@ from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.run import Command, TracedRun, require_recorded
 from ttrace.lab.supervised import NotStarted, Supervised
 from ttrace.trace.progress import REFUSED, is_recorded, write_death
+from ttrace.trace.resume import keep_common_steps
 
 # Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
 _PATIENCE_SECONDS = 3.0
@@ -39,8 +40,8 @@ def prepare_folder(folder: Path, *, shared: bool = False, resumed: bool = False)
     """A folder to write into; data that is there already is never touched.
 
     It must be empty, or `shared` with other launchers of the same run: then ranks and logs of those
-    may be there. A rank that finds its own folder taken ends its run by itself. Where a run is
-    `resumed`, it is its own.
+    may be there. A rank that finds its own folder taken ends its run by itself. A run that is
+    `resumed` takes its own, and of what it had recorded the steps that all ranks had ended.
     """
     known = [*_OF_OTHERS] if shared or resumed else []
     known += ["output.log"] if resumed else []
@@ -58,6 +59,8 @@ def prepare_folder(folder: Path, *, shared: bool = False, resumed: bool = False)
         raise UsageError(
             f"cannot write to {folder}: {error.strerror}; choose another folder with --out"
         ) from error
+    if resumed:
+        keep_common_steps(folder)
     return folder
 
 
