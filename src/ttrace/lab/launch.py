@@ -148,10 +148,13 @@ def _name(number: int) -> str:
 
 def _tail(run: TracedRun) -> str:
     """The last lines of the log, of which no more is read than could be shown."""
-    with run.log.open("rb") as log:
-        size = log.seek(0, os.SEEK_END)
-        log.seek(max(0, size - _SEARCHED_BYTES))
-        read = log.read(_SEARCHED_BYTES).decode(errors="replace")
+    try:
+        with run.log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - _SEARCHED_BYTES))
+            read = log.read(_SEARCHED_BYTES).decode(errors="replace")
+    except OSError as error:
+        return f"Its output in {run.log} is gone ({error.strerror}): something removed it"
     lines = read.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     # What torchrun adds when a rank fails is longer than what the rank had to say.
     summary = next((i for i, line in enumerate(lines) if _TORCHRUN_SUMMARY in line), None)

@@ -94,6 +94,14 @@ class TestFailure:
         text = failure("sh -c 'kill -ILL $$'; exit $?", tmp_path / "out")
         assert "the candidate command ended with exit code 132 (SIGILL in a shell)." in text
 
+    def test_of_a_command_whose_folder_was_removed(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        for end in ("true", "exit 3"):
+            outcome = invoke("run", "--out", out, "--", "sh", "-c", f"rm -r {out}; {end}")
+            outcome.require(
+                2, f"Its output in {out / 'output.log'} is gone", "something removed it"
+            )
+
     def test_of_a_silent_command_says_that_it_was_silent(self, tmp_path: Path) -> None:
         assert failure("exit 3", tmp_path / "out").endswith("output.log (empty)")
 
