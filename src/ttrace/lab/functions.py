@@ -172,7 +172,9 @@ def _serve(pipe: Connection, prepare: Callable[[], None] | None, parent: int) ->
     adopt_orphans()
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     warnings.simplefilter("default")  # frameworks warn about what is none of the test's business
-    torch.set_num_threads(1)  # also: a forked OpenMP must not start threads
+    # A forked OpenMP must not start threads; and trainers set what the environment leaves open.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     if prepare is not None:
         prepare()
     while True:
