@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,7 +93,7 @@ class TestEvery:
         assert {tensor.id.step for tensor in result.tensors} == {0, 5, 10}
 
     def test_by_the_command_line(self, tmp_path: Path) -> None:
-        words = ("python", SCRIPT, "--light", "--steps", 6)
+        words = (sys.executable, SCRIPT, "--light", "--steps", 6)
         outcome = invoke("run", "--out", tmp_path / "a", "--steps", 2, "--every", 4, "--", *words)
         outcome.require(0, "tensors from 1 of 1 rank")
         assert recorded(tmp_path / "a").steps == (0, 4)
@@ -134,7 +135,7 @@ class TestMaxBytes:
     def test_is_written_as_people_write_sizes(
         self, size: str, *, is_one: bool, tmp_path: Path
     ) -> None:
-        words = ("python", SCRIPT, "--light")
+        words = (sys.executable, SCRIPT, "--light")
         outcome = invoke("run", "--out", tmp_path / "a", "--max-bytes", size, "--", *words)
         assert ("is no size" in outcome.err) != is_one
 
@@ -175,10 +176,10 @@ class TestResume:
         run = ("run", "--out", tmp_path / "a", "--steps", 3)
         script = tmp_path / "train.py"
         script.write_text(DIES_ONCE.format(mark=tmp_path / "died"))
-        invoke(*run, "--", "python", script).require(2, "was killed by SIGKILL")
+        invoke(*run, "--", sys.executable, script).require(2, "was killed by SIGKILL")
         assert recorded(tmp_path / "a").steps == (0,)
-        invoke(*run, "--", "python", script).require(3, "traces are never overwritten")
-        invoke(*run, "--resume", "--", "python", script).require(0, "from 1 of 1 rank")
+        invoke(*run, "--", sys.executable, script).require(3, "traces are never overwritten")
+        invoke(*run, "--resume", "--", sys.executable, script).require(0, "from 1 of 1 rank")
         assert recorded(tmp_path / "a").steps == (0, 1, 2)
 
 
