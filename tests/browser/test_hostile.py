@@ -44,6 +44,8 @@ def watched(browser: Any) -> Iterator[Any]:
     added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _WATCH})
     yield browser
     browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+    browser.get("about:blank")  # what was asked for and did not come is on the console by then
+    browser.get_log("browser")
 
 
 def kinds(browser: Any) -> set[str]:
