@@ -52,6 +52,7 @@ class TraceWriter:
         self._room = Room(max_bytes)
         found = resumable(self.folder, info) if resume else None
         self.steps = () if found is None else found.steps  # that were recorded before
+        self._is_new = found is None
         self._records = 0 if found is None else found.records
         if found is None:
             self._fd = _claim(self.folder, info.rank)
@@ -126,13 +127,13 @@ class TraceWriter:
                 os.close(fd)
 
     def withdraw(self) -> None:
-        """Leave no trace of this rank, as long as nothing was recorded."""
+        """Leave no trace of this rank, as long as no run recorded anything."""
         with self._lock:
             self._require_open()
             fd, self._fd = self._fd, -1
             os.close(fd)
             _CLAIMED.discard((os.getpid(), self.folder))
-            if not self._records:
+            if self._is_new and not self._records:
                 for name in (journal.MANIFEST, f"{journal.MANIFEST}.tmp", journal.JOURNAL):
                     (self.folder / name).unlink(missing_ok=True)
 

@@ -158,6 +158,19 @@ class TestResume:
             killed(tmp_path, 9, dies_in=1, steps=6, resume=True)
         assert recorded(tmp_path).steps == (0, 1, 2, 3)
 
+    def test_that_fails_at_once_takes_nothing_away(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        killed(tmp_path, 9, dies_in=0, steps=4)
+
+        def fails(*_: object) -> None:
+            raise OSError("the device is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", fails)
+            train(tmp_path, 1, steps=4, resume=True)
+        assert recorded(tmp_path).summary is None
+
     def test_of_what_is_whole_is_refused(self, tmp_path: Path) -> None:
         train(tmp_path, 1)
         with pytest.raises(UsageError, match="is whole, its run came to the end"):

@@ -191,8 +191,8 @@ class TestHang:
     )
     def test_is_ended_with_all_ranks(self, command: str, tmp_path: Path) -> None:
         start = time.monotonic()
-        text = failure(command, tmp_path / "out", timeout_seconds=1.0)
-        assert "did not end within 1 s and was stopped" in text
+        text = failure(command, tmp_path / "out", timeout_seconds=3.0)  # it must have begun
+        assert "did not end within 3 s and was stopped" in text
         assert "Raise --timeout" in text
         rank = self.rank(tmp_path / "out")
         wait_until(lambda: not is_running(rank), seconds=2.0)
