@@ -2,6 +2,6 @@
 
     python -m attacks.fuzz --traces 20000 --results 5000
 
-A violation is a Python error, more than 20 seconds, more memory than limits.py states, or a verdict
+A violation is a Python error, more than 20 seconds, more memory than 2 GiB, or a verdict
 of equivalence though data or meaning was changed.
 """

@@ -111,7 +111,7 @@ def test_sparse_journal(base: Base) -> None:
 
 def test_journal_line_without_an_end(base: Base) -> None:
     file = base.trace("candidate") / "rank-00000" / "journal.jsonl"
-    os.truncate(file, 400 << 20)
+    os.truncate(file, 200 << 20)
     assert spent(checked(base)) < _SMALL_BYTES
 
 

@@ -20,6 +20,8 @@ from tests.support.capturing import Calling, record
 from tests.support.hostile import PAYLOADS, hostile
 from ttrace.report.json_file import render
 
+pytestmark = pytest.mark.browser
+
 # Sets the title of the window, colours, clears, goes to the first line, hides the cursor.
 NAME = PAYLOADS["terminal"].replace("\0", "") + "\x1b[?25l\x1b]2;owned\x1b\\\nforged: all is well"
 SHOWN = r"\x1b]0;owned\x07\x1b[31m\x1b[2J"
