@@ -16,7 +16,7 @@ JOBS ?= 1
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
-$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/measure/kernel.c src/ttrace/measure/kernel_lanes.h
+$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/measure/kernel.c src/ttrace/measure/kernel_lanes.h src/ttrace/measure/sketch.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

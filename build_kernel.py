@@ -12,13 +12,14 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
-SOURCE = "src/ttrace/measure/kernel.c"
+SOURCES = ("src/ttrace/measure/kernel.c", "src/ttrace/measure/sketch.c")
 LIBRARY = "src/ttrace/measure/_kernel.so"
 IN_WHEEL = "ttrace/measure/_kernel.so"
 
@@ -26,7 +27,7 @@ IN_WHEEL = "ttrace/measure/_kernel.so"
 FLAGS = ("-std=c11", "-O3", "-fopenmp-simd", "-ffp-contract=fast", "-fPIC", "-shared")
 
 
-def compile_kernel(source: Path, library: Path) -> str | None:
+def compile_kernel(sources: Sequence[Path], library: Path) -> str | None:
     """The reason why there is no library, or None."""
     command = shlex.split(os.environ.get("CC", "cc"))
     if not command or shutil.which(command[0]) is None:
@@ -36,7 +37,7 @@ def compile_kernel(source: Path, library: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
         fresh = Path(folder) / library.name
         done = subprocess.run(
-            [*command, *FLAGS, "-o", str(fresh), str(source)],
+            [*command, *FLAGS, "-o", str(fresh), *map(str, sources)],
             capture_output=True,
             text=True,
             check=False,
@@ -52,7 +53,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         library = Path(self.root, LIBRARY)
-        problem = compile_kernel(Path(self.root, SOURCE), library)
+        problem = compile_kernel([Path(self.root, source) for source in SOURCES], library)
         if problem is not None:
             # A library of an older build must not go with newer sources.
             library.unlink(missing_ok=True)
@@ -69,5 +70,5 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
 if __name__ == "__main__":
     here = Path(__file__).parent
-    if problem := compile_kernel(here / SOURCE, here / LIBRARY):
+    if problem := compile_kernel([here / source for source in SOURCES], here / LIBRARY):
         raise SystemExit(problem)

@@ -8,6 +8,7 @@
     |                           exit code 2, could not decide:
     |-- CannotCompare           two traces with nothing in common, or different step counts
     |-- CommandFailed           a traced run ended with an error or ran past its time limit
+    |-- OnlyFingerprint         values are asked for of which a trace has fingerprints only
     `-- TraceError              a trace on disk cannot be used
         |-- TraceNotFound       no trace at that path
         |-- UnsupportedTrace    written by a newer or foreign format
@@ -54,6 +55,10 @@ class LayoutError(TTraceError):
 
 class CannotCompare(TTraceError):
     """The two traces have nothing that could be compared."""
+
+
+class OnlyFingerprint(TTraceError):
+    """A trace has a fingerprint of this tensor, and not its values."""
 
 
 class CommandFailed(TTraceError):

@@ -24,7 +24,7 @@ from ttrace.analysis.engine import find_engine
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.lab.functions import WorkerPool
 from ttrace.report.json_file import dumps
-from ttrace.trace.payload import forget_installed
+from ttrace.trace.payloads import forget_installed
 from zoo.bug import Family
 from zoo.registry import BUGS, find
 from zoo.trials import Trials

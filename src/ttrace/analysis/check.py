@@ -14,14 +14,7 @@ from pathlib import Path
 
 from ttrace.analysis.accept import AcceptList, acceptances, accepted, uses
 from ttrace.analysis.align import Aligned, Aligner
-from ttrace.analysis.compare import (
-    Allowed,
-    LossScale,
-    Measured,
-    Unit,
-    judge,
-    moved_before,
-)
+from ttrace.analysis.compare import Allowed, LossScale, Measured, Unit, judge, moved_before
 from ttrace.analysis.diagnose.describe import described
 from ttrace.analysis.diagnose.examine import Examiner, earlier, suspects, with_ranks
 from ttrace.analysis.elsewhere import reduced_elsewhere
@@ -45,8 +38,9 @@ from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.core.scale import Scales
 from ttrace.core.statistics import Statistics
-from ttrace.trace.blocks import BlockReader
+from ttrace.measure.cells import Sizes
 from ttrace.trace.plan import read_modules, read_scales
+from ttrace.trace.sketches import cells_of, is_sketched
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -128,12 +122,16 @@ class _Check:
         self._engine = engine or Serial()
         self._accept = accept
         self._aligner = Aligner(sources.reference)
+        self._cells: Mapping[TensorId, Sizes] = {}  # of fingerprints of the candidate and reference
 
     def result(self, isolated: Scales | None) -> CheckResult:
         sources = self._sources
+        aligned = self._aligner.align(sources.candidate)  # first: its cells count for all
+        self._cells = cells_of(aligned.pairs())
         noise, refused = self._noise()
-        again = [self._compare(s, s.role).measured for s in sources.repeated]
-        compared = self._compare(sources.candidate, "candidate", isolated)
+        align = self._aligner.align
+        again = [self._compare(s, align(s), s.role).measured for s in sources.repeated]
+        compared = self._compare(sources.candidate, aligned, "candidate", isolated)
         judged = self._judge(compared, list(noise.values()), again, isolated)
         elsewhere: tuple[Note, ...] = ()
         if sources.candidate.updated_by_hand:
@@ -164,7 +162,8 @@ class _Check:
         """Perturbed references that made the same step, measured; and why others were left out."""
         found, refused = {}, []
         for number, source in enumerate(self._sources.perturbed, start=1):
-            run = self._compare(source, f"noise {number} of {len(self._sources.perturbed)}")
+            what = f"noise {number} of {len(self._sources.perturbed)}"
+            run = self._compare(source, self._aligner.align(source), what)
             measured = _statistics(run.measured)
             why = refusal(self._sources.reference, source, run.pairs, measured)
             if why is None:
@@ -173,10 +172,11 @@ class _Check:
                 refused.append(why)
         return found, refused
 
-    def _compare(self, candidate: Source, what: str, isolated: Scales | None = None) -> _Compared:
-        """Align one run with the reference and measure every pair."""
+    def _compare(
+        self, candidate: Source, aligned: Aligned, what: str, isolated: Scales | None = None
+    ) -> _Compared:
+        """Measure every pair of a run that is aligned with the reference."""
         reference = self._sources.reference
-        aligned = self._aligner.align(candidate)
         pairs = aligned.pairs()
         scale = loss_scale(reference, candidate, aligned, isolated)
         units = [
@@ -186,6 +186,7 @@ class _Check:
                 candidate=found,
                 scale=scale.factor_of(id_),
                 may_be_terms=scale.may_be_terms(id_, expected),
+                cells=self._cells.get(id_, ()),
             )
             for id_, (expected, found) in pairs.items()
         ]
@@ -212,7 +213,7 @@ class _Check:
         known = yardsticks(
             aligned.references(),
             [_statistics(run) for run in noise],
-            BlockReader(sources.reference.spans),
+            sources.reference.spans,
             repeated=[_statistics(run) for run in again],
         )
         allowed = Allowed(
@@ -258,6 +259,7 @@ class _Check:
     def _examine(self, wanted: Sequence[TensorResult], compared: _Compared) -> tuple[Detail, ...]:
         """A closer look at the suspects."""
         candidate = self._sources.candidate
+        wanted = [result for result in wanted if not is_sketched(*compared.pairs[result.id])]
         examiner = Examiner(self._sources.reference.spans, candidate.spans)
         sizes, mesh = candidate.sizes, candidate.mesh
         details = []
@@ -292,4 +294,4 @@ class _Check:
 
 
 def _statistics(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:
-    return {id_: found.statistics for id_, found in measured.items()}
+    return {id_: found.statistics for id_, found in measured.items() if found.cells_fit}

@@ -7,7 +7,7 @@ of it, and localize/isolated.py names what is itself wrong; lab/experiment.py ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ttrace.analysis.batch import EMPTY_BATCH, Batch, MicrobatchKey, strand_of
 from ttrace.analysis.scaling import loss_scale
 from ttrace.analysis.sources import opened
 from ttrace.core.enclosure import Enclosure, is_enclosed
-from ttrace.core.ids import TensorId, blocks_of
+from ttrace.core.ids import TensorId, tapped_modules
 from ttrace.trace.plan import IsolationPlan, Position, PositionKey, plan_file
 
 
@@ -27,19 +27,21 @@ def write_plans(
     *,
     enclosures: Sequence[Enclosure] = (),
     probes: Mapping[TensorId, float] | None = None,
-    coarse: bool = False,
+    inside: Collection[str] | None = None,
 ) -> None:
     """A plan for every rank of `run`, from a reference that was recorded with taps.
 
     What lies inside an enclosure is not overwritten. `probes` get an error of a relative size.
-    A `coarse` plan gives values at the boundaries of the model and of its blocks alone.
+    `inside`: values are given at the boundaries of the model, of its blocks, and of what is inside
+    of these blocks alone, and not at all boundaries.
     """
     with opened(("reference", reference), ("candidate", run)) as (tapped, candidate):
         aligned = Aligner(tapped).align(candidate)
         scale = loss_scale(tapped, candidate, aligned)
     tensors = aligned.references()
     folder.mkdir(parents=True, exist_ok=True)
-    modules = blocks_of(module.path for module in tapped.modules) if coarse else None
+    paths = [module.path for module in tapped.modules]
+    modules = tapped_modules(paths, inside)
     for rank in candidate.trace.ranks:
         plan = IsolationPlan(
             reference=reference.resolve(),

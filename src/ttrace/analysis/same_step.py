@@ -7,6 +7,7 @@ other data, or updated by another amount. Such a run would allow every error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from ttrace.core.statistics import Statistics
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.dtypes import eps_of
 from ttrace.trace.pairs import PairReader
+from ttrace.trace.sketches import SketchReader, is_sketched, sketched_distance
 
 # What every run of the same step has. Noise may decide which experts are called, not these.
 _IN_EVERY_RUN = frozenset({Kind.PARAM, Kind.LOSS, Kind.GRAD_NORM, Kind.PARAM_AFTER})
@@ -102,6 +104,8 @@ def _is_updated_otherwise(
         return False
     expected = distance(reference, old, new)
     found = distance(perturbed, noisy_old, noisy_new)
+    if math.isnan(expected) or math.isnan(found):  # fingerprints that cannot be put together
+        return False
     rounding = eps_of(new.dtype) * measured[id_].reference_norm
     is_other = not expected / _OTHER_SIZE <= found <= expected * _OTHER_SIZE
     return is_other and max(expected, found) > rounding
@@ -109,6 +113,8 @@ def _is_updated_otherwise(
 
 def distance(source: Source, before: LogicalTensor, after: LogicalTensor) -> float:
     """The norm of what a run changed."""
+    if is_sketched(before, after):
+        return sketched_distance(SketchReader(source.spans), before, after)
     whole = Accumulator()
     for block in PairReader(source.spans, source.spans).walk(before, after):
         whole.update(block.expected, block.found)

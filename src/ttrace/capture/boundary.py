@@ -51,4 +51,5 @@ def record_at(
         microbatch=call.microbatch,
         recompute=call.recompute,
         boundary=boundary,
+        is_whole=kind is Kind.INPUT and call.is_outermost,  # samples are recognised by it
     )

@@ -51,6 +51,7 @@ class Call:
     recompute: bool = False
     children: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     recomputed: bool = False
+    is_outermost: bool = False  # what it takes is what the model is given
     asides: Counter[str] = field(default_factory=Counter)  # values made but not returned, by slot
 
     @property
@@ -136,7 +137,7 @@ class Calls:
         first_input: torch.Tensor | None,
     ) -> Call:
         counts = self._counts[at.root, at.apart]
-        call = Call(path, at, counts[path], module)
+        call = Call(path, at, counts[path], module, is_outermost=parent is None)
         counts[path] += 1
         if parent is not None:
             parent.children[path].append(call.number)

@@ -28,8 +28,9 @@ from ttrace.capture.tracer import Attached, Outside
 from ttrace.capture.update import Update
 from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
-from ttrace.core.ids import blocks_of
-from ttrace.trace.payload import FULL, payload_named
+from ttrace.core.ids import tapped_modules
+from ttrace.trace.payload import FULL
+from ttrace.trace.payloads import payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
 from ttrace.trace.writer import TraceWriter
 
@@ -62,7 +63,7 @@ def install(
         share = settings.max_bytes and settings.max_bytes // info.world_size
         writer = TraceWriter(settings.folder, info, resume=settings.resume, max_bytes=share)
         undo.callback(writer.withdraw)
-        recorder = Recorder(adapter, writer, info.rank, payload, guard)
+        recorder = Recorder(adapter, writer, info.rank, payload, guard, settings.inside or ())
         undo.callback(guard.handles.remove)
         context = StepContext(adapter, recorder)
         noise = _noise(adapter, settings, guard)
@@ -128,7 +129,7 @@ def _boundary(
         return Tapping(context, overwriter, overwriter.modules)
     if settings.tap:
         paths = (path for path, _ in context.adapter.modules())
-        return Tapping(context, None, blocks_of(paths) if settings.coarse else None)
+        return Tapping(context, None, tapped_modules(paths, settings.inside))
     return Watching(context, noise)
 
 

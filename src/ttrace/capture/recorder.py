@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,11 +17,12 @@ import xxhash
 from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.capture.guard import Guard
 from ttrace.capture.objects import ObjectMemory
-from ttrace.core.ids import TensorId
+from ttrace.core.ids import TensorId, is_inside
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
 from ttrace.trace.dtypes import dtype_name
-from ttrace.trace.payload import FULL, Payload, payload_for
+from ttrace.trace.payload import FULL, Payload
+from ttrace.trace.payloads import payload_for
 from ttrace.trace.writer import TraceWriter
 
 
@@ -43,11 +45,13 @@ class Recorder:
         rank: int,
         payload: Payload = FULL,
         guard: Guard | None = None,
+        inside: Collection[str] = (),
     ) -> None:
         self._adapter = adapter
         self._writer = writer
         self._rank = rank
         self._payload = payload
+        self._inside = inside  # blocks of which values are recorded, whatever the payload
         self._sequence = 0
         self._values: ObjectMemory[Record] = ObjectMemory()
         self._broken = False
@@ -65,8 +69,12 @@ class Recorder:
         layout: Layout | None = None,
         boundary: BoundarySpec | None = None,
         sequence: int | None = None,
+        is_whole: bool = False,
     ) -> Record | None:
-        """Record a tensor; `layout` or the boundary's is used where it does not know its own."""
+        """Record a tensor; `layout` or the boundary's is used where it does not know its own.
+
+        `is_whole`: all of its values, whatever form the run asks for.
+        """
         if self._broken or self.is_muted:
             return None
         if sequence is None:
@@ -74,7 +82,9 @@ class Recorder:
         when = _Moment(sequence=sequence, microbatch=microbatch, recompute=recompute)
         start = time.perf_counter()
         try:
-            return self._take(id, tensor, when, layout, boundary)
+            is_whole = is_whole or is_inside(id.module, self._inside)
+            asked = FULL if is_whole else self._payload
+            return self._take(id, tensor, when, layout, boundary, asked)
         finally:
             self.seconds += time.perf_counter() - start
 
@@ -85,6 +95,7 @@ class Recorder:
         when: _Moment,
         layout: Layout | None,
         boundary: BoundarySpec | None,
+        asked: Payload,
     ) -> Record | None:
         local, own_layout = self._adapter.to_local(tensor)
         if boundary is not None and boundary.rows:
@@ -93,7 +104,7 @@ class Recorder:
         if boundary is not None:
             local = local.permute(boundary.dims) if boundary.dims else local
             layout = boundary.layout
-        payload = payload_for(local, self._payload)
+        payload = payload_for(local, asked)
         local = local if payload.on_device else local.cpu()
         if own_layout is None and layout is not None and _fits(layout, local):
             own_layout, local = layout, local.reshape(layout.local_shape)

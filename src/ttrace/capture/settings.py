@@ -9,6 +9,7 @@ stand in this file alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,12 @@ NOISE_SEED = "TTRACE_NOISE_SEED"  # of the rounding noise of a perturbed referen
 OTHER_KERNELS = "TTRACE_OTHER_KERNELS"  # 1: noise as between kernels of two devices
 SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
-COARSE = "TTRACE_COARSE"  # 1: tap at the boundaries of blocks only; a plan says so itself
+INSIDE = "TTRACE_INSIDE"  # tap blocks, and inside of these (JSON); values of these are recorded
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
 _VARIABLES = (
-    *(OUT, STEPS, SKIP, EVERY, LIMIT_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, COARSE),
+    *(OUT, STEPS, SKIP, EVERY, LIMIT_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, INSIDE),
     *(PLAN, PAYLOAD),
 )
 
@@ -50,7 +51,7 @@ class Settings:
     other_kernels: bool = False
     split: int = 1
     tap: bool = False
-    coarse: bool = False
+    inside: tuple[str, ...] | None = None  # None: everywhere
     plan: Path | None = None
     payload: str | None = None
 
@@ -69,7 +70,6 @@ class Settings:
             OTHER_KERNELS: int(self.other_kernels),
             SPLIT: self.split if self.split > 1 else 0,
             TAP: int(self.tap),
-            COARSE: int(self.coarse),
         }
         values = {OUT: str(self.folder.resolve())}
         values |= {name: str(number) for name, number in numbers.items() if number}
@@ -77,6 +77,8 @@ class Settings:
             values[NOISE_SEED] = str(self.noise_seed)
         if self.plan is not None:
             values[PLAN] = str(self.plan.resolve())
+        if self.inside is not None:
+            values[INSIDE] = json.dumps(self.inside)
         if self.payload is not None:
             values[PAYLOAD] = self.payload
         return values
@@ -98,7 +100,7 @@ class Settings:
             other_kernels=bool(_number(environment, OTHER_KERNELS)),
             split=_number(environment, SPLIT) or 1,
             tap=bool(_number(environment, TAP)),
-            coarse=bool(_number(environment, COARSE)),
+            inside=_paths(environment, INSIDE),
             plan=Path(plan) if plan else None,
             payload=environment.get(PAYLOAD) or None,
         )
@@ -107,6 +109,19 @@ class Settings:
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment that says nothing of tracing: a run inherits none of another's settings."""
     return {name: value for name, value in environment.items() if name not in _VARIABLES}
+
+
+def _paths(environment: Mapping[str, str], variable: str) -> tuple[str, ...] | None:
+    text = environment.get(variable)
+    if not text:
+        return None
+    try:
+        paths = json.loads(text)
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise UsageError(f"{variable} must be a list of module paths as JSON, found {text!r}")
+    return tuple(paths)
 
 
 def _number(environment: Mapping[str, str], variable: str) -> int | None:

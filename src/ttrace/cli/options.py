@@ -50,6 +50,14 @@ PayloadName = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Store tensors in a form of an installed package."),
 ]
+CaptureName = Annotated[
+    str,
+    typer.Option(
+        "--capture",
+        metavar="FORM",
+        help="What runs record: full, fingerprint, or auto (values after a failure only).",
+    ),
+]
 MaxBytes = Annotated[
     int | None,
     typer.Option(

@@ -15,6 +15,7 @@ import typer
 from ttrace.cli.options import (
     Accept,
     Candidate,
+    CaptureName,
     Every,
     Html,
     Json,
@@ -101,12 +102,14 @@ def diff(
         bool, typer.Option(help="After a failure, name the root cause (3 more runs).")
     ] = True,
     strict: Strict = False,  # noqa: FBT002
+    capture: CaptureName = "full",
     accept: Accept = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
     from ttrace.analysis.accept import acceptances
+    from ttrace.lab.captured import as_capture
 
     with _experiment(
         "diff",
@@ -122,6 +125,7 @@ def diff(
         split_reductions=split_reductions,
         repeats_reference=repeat_reference,
         strict=strict,
+        capture=as_capture(capture),
         accept=acceptances(accept),
     ) as experiment:
         result = experiment.diff() if isolate else experiment.compare()

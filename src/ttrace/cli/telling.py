@@ -29,6 +29,7 @@ _WHERE = {
     "": "",
     "isolation": "isolated ",
     "isolation/coarse": "isolated at blocks alone: ",
+    "isolation/further": "isolated in further blocks: ",
     "isolation/kept": "isolated with whole modules: ",
 }
 

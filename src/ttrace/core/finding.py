@@ -49,6 +49,7 @@ class Finding(StrEnum):
     REFERENCE_LACKS = "reference_lacks"
     REFERENCE_NONFINITE = "reference_nonfinite"
     NO_YARDSTICK = "no_yardstick"
+    CELLS_DO_NOT_FIT = "cells_do_not_fit"  # of the fingerprints of both runs
     # of an older result file, in words that are not known any more
     TOLD = "told"
 

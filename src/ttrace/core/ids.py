@@ -16,7 +16,7 @@ nothing of ranks and microbatches: those are shards of the tensor it names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -231,6 +231,25 @@ def _unescaped(text: str) -> str:
 def _meant(match: re.Match[str]) -> str:
     said = match[1]
     return chr(int(said[1:], 16)) if len(said) > 1 else _SHORT.get(said, said)
+
+
+def is_inside(path: str, blocks: Iterable[str]) -> bool:
+    """Whether a module is one of these, or in one of these."""
+    return any(path == block or path.startswith(f"{block}.") for block in blocks)
+
+
+def tapped_modules(paths: Iterable[str], inside: Collection[str] | None) -> frozenset[str] | None:
+    """Blocks, and everything inside of some of them; None, which is all, where nothing is said."""
+    if inside is None:
+        return None
+    known = list(paths)
+    return blocks_of(known) | {path for path in known if is_inside(path, inside)}
+
+
+def block_of(path: str, blocks: Iterable[str]) -> str:
+    """The innermost of these that a module is, or lies in; the model where it is none of them."""
+    around = [block for block in blocks if block and is_inside(path, [block])]
+    return max(around, key=len, default="")
 
 
 def blocks_of(paths: Iterable[str]) -> frozenset[str]:

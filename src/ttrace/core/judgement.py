@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ttrace.core.limits import Magnitude
+from ttrace.core.limits import Magnitude, Size
 from ttrace.core.plain import INLINE
 from ttrace.core.readings import Reading, Statistic
 
@@ -26,6 +26,7 @@ class Tolerance:
     source: str
     noise: Magnitude | None = None  # that was measured, where it was
     limits: tuple[Limit, ...] = ()
+    cells: tuple[Size, ...] = ()  # of fingerprints, whose parts the limits are for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,5 +78,5 @@ def in_eps(reading: Reading, found: Statistics, shape: tuple[int, ...], eps: flo
     """The reading in machine epsilons of what the reference has in a part of that size."""
     if not eps or not found.reference_norm or reading.statistic is Statistic.CHOICES:
         return None
-    share = 1 / math.prod(shape[dim] for dim in reading.dims) if reading.dims else 1.0
+    share = 1 / found.parts(shape, reading.dims) if reading.dims else 1.0
     return reading.value / (found.reference_norm * math.sqrt(share)) / eps

@@ -111,6 +111,9 @@ class Record:
     def at(self, location: Location) -> Record:
         return replace(self, location=location)
 
+    def stored_as(self, payload: PayloadRef) -> Record:
+        return replace(self, payload=payload)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleInfo:

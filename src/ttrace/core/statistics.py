@@ -14,6 +14,7 @@ Values only: they are measured by measure/accumulator.py, and judged elsewhere.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ttrace.core.limits import Magnitude, Size
@@ -54,6 +55,12 @@ class Statistics:
     max_ulp: int | None = None  # of two tensors of one floating dtype
     worst_element: tuple[int, ...] = ()
     slices: tuple[Slice, ...] = ()
+    cells: tuple[Size, ...] = ()  # of fingerprints: places are first elements of cells of this size
+
+    def parts(self, shape: Sequence[int], dims: Sequence[int]) -> int:
+        """How many parts of a tensor of this shape fix these dims: indices, or cells of them."""
+        sizes = self.cells or (1,) * len(shape)
+        return math.prod(-(-shape[dim] // sizes[dim]) for dim in dims)
 
     @property
     def relative_error(self) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ttrace.analysis.accept import AcceptList, acceptances
 from ttrace.analysis.check import Progress
 from ttrace.core.results import CheckResult
+from ttrace.lab.captured import Capture, as_capture
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
@@ -31,6 +32,7 @@ def diff(
     execute: Executor | None = None,
     progress: Progress | None = None,
     accept: AcceptList | None = None,
+    capture: str = Capture.FULL,
 ) -> CheckResult:
     """Run both sides with tracing on, compare them, and after a failure name the root cause.
 
@@ -44,6 +46,7 @@ def diff(
     `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
     borderline, or differs inside a module without an effect outside of it. `execute` runs what is
     to run somewhere else than on this machine. `accept` is a TOML file of what may differ.
+    `capture` is "full", "fingerprint" or "auto": what runs record.
     """
     experiment = Experiment(
         reference=reference,
@@ -61,5 +64,6 @@ def diff(
         execute=execute or LocalExecutor(),
         progress=progress,
         accept=acceptances(accept),
+        capture=as_capture(capture),
     )
     return experiment.diff() if isolate else experiment.compare()

@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* Raise it whenever the struct, an enum or a signature changes; kernel.py holds the same number. */
-#define ABI 5
+#define ABI 6
 
 /* Elements summed in float, by the lanes (4 in SSE and NEON, 8 or more in AVX) that share them. A
    sum of squares erred by at most 7e-7 over normal, uniform and lognormal data; the worst case is a

@@ -24,7 +24,7 @@ from ttrace.measure.sums import NO_SQUARES, Kernel, Squares, Sums
 _LIBRARY = Path(__file__).with_name("_kernel.so")
 
 # These mirror kernel.c: its ABI number and its enum type.
-_ABI = 5
+_ABI = 6
 _TYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 
@@ -92,14 +92,20 @@ class CompiledKernel:
 @functools.cache
 def default_kernel() -> Kernel:
     """The compiled kernel if it is there and wanted."""
+    library = compiled_library()
+    return PythonKernel() if library is None else CompiledKernel(library)
+
+
+@functools.cache
+def compiled_library() -> ctypes.CDLL | None:
+    """What a wheel brought, unless it is not wanted."""
     wanted = os.environ.get("TTRACE_KERNEL", "")
     if wanted not in ("", "python"):
         raise UsageError(
             f"TTRACE_KERNEL is {wanted!r}: set it to 'python' to do without the compiled kernel, "
             "or leave it unset"
         )
-    library = None if wanted == "python" else load_library(_LIBRARY)
-    return PythonKernel() if library is None else CompiledKernel(library)
+    return None if wanted == "python" else load_library(_LIBRARY)
 
 
 def load_library(path: Path) -> ctypes.CDLL | None:

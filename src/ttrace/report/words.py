@@ -145,6 +145,8 @@ FINDINGS = {
     Finding.ONLY_IN_CANDIDATE: "only in the candidate",
     Finding.NO_RANK_HOLDS: "no rank holds {gaps} of {shape}",
     Finding.CANNOT_BE_ALIGNED: "{problem}",
+    Finding.CELLS_DO_NOT_FIT: "its shards are not cut where its fingerprints are, so these cannot "
+    "be put together; record with --capture full to compare it",
     Finding.NO_PLACE_KNOWN: "its place is not known: {problem}; say it by {annotation}",
     Finding.REFERENCE_CANNOT_BE_ALIGNED: "reference: {problem}",
     Finding.REFERENCE_LACKS: "the reference itself lacks {gaps}",

@@ -13,7 +13,8 @@ import torch
 
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.trace.payload import Span, payload_of
+from ttrace.trace.payload import Span
+from ttrace.trace.payloads import payload_of
 from ttrace.trace.spans import SpanReader
 
 # Chosen: 4 MB of fp32, small beside the interpreter, large beside the cost of a call (about 0.1

@@ -16,7 +16,7 @@ from ttrace.core.limits import ELEMENTS
 from ttrace.core.record import RankInfo, Record
 from ttrace.core.refused import InWords, Refused
 from ttrace.trace.dtypes import is_readable
-from ttrace.trace.payload import payload_of
+from ttrace.trace.payloads import payload_of
 
 
 def require_sound(record: Record, info: RankInfo, earlier: Container[TensorId]) -> None:

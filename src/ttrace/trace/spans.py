@@ -22,7 +22,8 @@ import xxhash
 from ttrace.core.record import SEGMENT, Location, Record
 from ttrace.errors import CorruptTrace, UsageError
 from ttrace.trace import journal
-from ttrace.trace.payload import Span, payload_of
+from ttrace.trace.payload import Span
+from ttrace.trace.payloads import payload_of
 
 _OPEN_FILES = 64  # chosen: far below the usual limit of 1024 for a process
 _BUFFER_BYTES = 1 << 20  # chosen: fits a core's L2 cache

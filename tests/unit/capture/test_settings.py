@@ -21,7 +21,7 @@ EVERYTHING = Settings(
     other_kernels=True,
     split=4,
     tap=True,
-    coarse=True,
+    inside=("layers.0", "a b"),
     plan=Path("/traces/plans"),
     payload="rounded",
 )
@@ -52,12 +52,18 @@ def test_without_a_folder_a_run_is_not_traced(folder: dict[str, str]) -> None:
     "variable",
     [
         *(settings.STEPS, settings.SKIP, settings.NOISE_SEED),
-        *(settings.SPLIT, settings.TAP, settings.COARSE),
+        *(settings.SPLIT, settings.TAP),
     ],
 )
 def test_what_is_no_number_is_refused_by_name(variable: str) -> None:
     with pytest.raises(UsageError, match=f"{variable} must be a whole number, found '-1'"):
         Settings.from_environment({settings.OUT: "out", variable: "-1"})
+
+
+@pytest.mark.parametrize("text", ["layers.0", '"layers.0"', "[0]"])
+def test_what_is_no_list_of_paths_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match=f"{settings.INSIDE} must be a list of module paths"):
+        Settings.from_environment({settings.OUT: "out", settings.INSIDE: text})
 
 
 def test_nothing_of_a_run_is_handed_on() -> None:

@@ -15,6 +15,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
 from ttrace.errors import CommandFailed
 from ttrace.lab import experiment as lab
+from ttrace.lab import isolation
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.run import TracedRun
 from ttrace.report import overall
@@ -54,8 +55,8 @@ class Told:
         self._dies = dies
         self._plain, self._isolated = list(plain), list(isolated)
         monkeypatch.setattr(lab, "check", lambda *_, **__: self._plain.pop(0))
-        monkeypatch.setattr(lab, "check_isolated", lambda *_, **__: self._isolated.pop(0))
-        monkeypatch.setattr(lab, "write_plans", lambda *_, **__: None)
+        monkeypatch.setattr(isolation, "check_isolated", lambda *_, **__: self._isolated.pop(0))
+        monkeypatch.setattr(isolation, "write_plans", lambda *_, **__: None)
 
     def __call__(self, run: TracedRun) -> None:
         if run.name in self._dies:

@@ -24,7 +24,8 @@ from ttrace.core.logical import Piece
 from ttrace.core.record import PayloadRef, RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, UnsupportedTrace, UsageError
 from ttrace.trace.blocks import BlockReader
-from ttrace.trace.payload import FULL, forget_installed, payload_for, payload_named
+from ttrace.trace.payload import FULL
+from ttrace.trace.payloads import forget_installed, payload_for, payload_named
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.writer import TraceWriter

@@ -1,14 +1,15 @@
 """Stage 4 of 7: compare.
 
 Enters: alignments and tolerances. Leaves: a verdict for every id; nothing is skipped silently.
-measure.py measures pairs, loss_scale.py finds the factor that a split batch explains, terms.py
-where ranks share out the loss, tokens.py leaves out what a router sent elsewhere, judge.py makes
-every verdict.
+measure.py measures pairs, sketched.py those of fingerprints, loss_scale.py finds the factor that a
+split batch explains, terms.py where ranks share out the loss, tokens.py leaves out what a router
+sent elsewhere, judge.py makes every verdict.
 """
 
 from ttrace.analysis.compare.judge import Allowed, judge
 from ttrace.analysis.compare.loss_scale import LossScale, find_isolated_scale, find_loss_scale
-from ttrace.analysis.compare.measure import Comparator, Measured, Unit
+from ttrace.analysis.compare.measure import Comparator
+from ttrace.analysis.compare.measured import Measured, Unit
 from ttrace.analysis.compare.tokens import moved_before
 
 __all__ = [

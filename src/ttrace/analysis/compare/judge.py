@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ttrace.analysis.compare.measure import Disagreement, Measured
+from ttrace.analysis.compare.measured import Disagreement, Measured
 from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId
@@ -38,6 +38,7 @@ _KINDS_OF_ERROR = {
     Statistic.SHIFT: Finding.SHIFT,
     Statistic.CHOICES: Finding.CHOICES,
 }
+_OF_ALL = frozenset({Statistic.GAIN, Statistic.SHIFT, Statistic.CHOICES})  # whatever cells are
 _BESIDE_THE_POINT = 0.1  # chosen: of the error that all replicas share
 _BESIDE_A_FACTOR = 0.05  # chosen: of the error, where nearly all of it is a factor
 _SHOWN_GAPS = 3  # chosen: the first say where to look
@@ -62,7 +63,7 @@ def judge(
 ) -> TensorResult:
     """The verdict on one id. `excused` tokens had moved before they came here."""
     pair = alignment.pair
-    if pair is None or measured is None:
+    if pair is None or measured is None or not measured.cells_fit:
         return _judge_unmeasured(alignment, allowed.faults, order)
     result = _judge_measured(alignment.id, pair, measured, allowed.tolerances, order)
     return _with_moves(result, measured.moved, allowed.moves + excused)
@@ -104,6 +105,8 @@ def _why_unmeasured(alignment: Alignment) -> tuple[Verdict, Finding, Specifics |
         return Verdict.MISSING, Finding.ONLY_IN_REFERENCE, None
     if reference is None:
         return Verdict.EXTRA, Finding.ONLY_IN_CANDIDATE, None
+    if alignment.pair is not None:
+        return Verdict.UNDECIDED, Finding.CELLS_DO_NOT_FIT, None
     if reference.gaps:
         gaps = Specifics(gaps=(str(reference.gaps[0]),))
         return Verdict.UNDECIDED, Finding.REFERENCE_LACKS, gaps
@@ -250,7 +253,11 @@ def _judgements(
     """One for every limit, the norm's first."""
     if tolerance is None:
         return ()
-    limits = {(limit.statistic, limit.dims): limit.allowed for limit in tolerance.limits}
+    limits = {
+        (limit.statistic, limit.dims): limit.allowed
+        for limit in tolerance.limits
+        if found.cells == tolerance.cells or limit.statistic in _OF_ALL
+    }
     limits[Statistic.NORM, ()] = tolerance.error_norm
     return tuple(
         Judgement(

@@ -8,52 +8,19 @@ they repeat, partial sums are added on the way. Nothing is judged here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from ttrace.analysis.compare.measured import Disagreement, Measured, Unit
+from ttrace.analysis.compare.sketched import SketchComparator
 from ttrace.analysis.compare.tokens import leave_out_moved, token_dims
-from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor, Piece, as_mean, as_terms
-from ttrace.core.statistics import Statistics
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.pairs import PairReader
+from ttrace.trace.sketches import SketchReader, is_sketched
 from ttrace.trace.spans import SpanReader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One piece of work: a pair, and by what the candidate is larger. It is plain data.
-
-    `may_be_terms`: replicas that disagree may be terms of a sum instead; the nearer reading counts.
-    """
-
-    id: TensorId
-    reference: LogicalTensor
-    candidate: LogicalTensor
-    scale: float = 1.0
-    may_be_terms: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disagreement:
-    """A replica that is not bitwise what another rank holds."""
-
-    piece: Piece
-    statistics: Statistics
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One pair of logical tensors, measured in one pass.
-
-    `moved` tokens went to this expert in one of the runs only; the statistics are of the others.
-    """
-
-    statistics: Statistics
-    disagreements: tuple[Disagreement, ...] = ()
-    moved: int = 0
-    as_terms: bool = False  # the candidate's replicas were taken as terms of a sum
 
 
 class Comparator:
@@ -61,22 +28,30 @@ class Comparator:
 
     def __init__(self, reference: SpanReader, candidate: SpanReader) -> None:
         self._pairs = PairReader(reference, candidate)
+        self._sketches = SketchComparator(SketchReader(reference), SketchReader(candidate))
 
     def measure_unit(self, unit: Unit) -> Measured:
         """What one unit of work asks for."""
-        measured = self.measure(unit.reference, unit.candidate, unit.scale)
+        measured = self.measure(unit.reference, unit.candidate, unit.scale, cells=unit.cells)
         other = _read_otherwise(unit, measured)
         if other is None:
             return measured
-        again = self.measure(unit.reference, other, unit.scale)
+        again = self.measure(unit.reference, other, unit.scale, cells=unit.cells)
         if not again.statistics.error_norm < measured.statistics.error_norm:
             return measured
         return replace(again, as_terms=other == as_terms(unit.candidate))
 
     def measure(
-        self, reference: LogicalTensor, candidate: LogicalTensor, scale: float = 1.0
+        self,
+        reference: LogicalTensor,
+        candidate: LogicalTensor,
+        scale: float = 1.0,
+        *,
+        cells: Sequence[int] = (),
     ) -> Measured:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
+        if is_sketched(reference, candidate):
+            return self._sketches.measure(reference, candidate, scale, cells=cells)
         whole = Accumulator(shape=reference.shape)
         spreads = [(piece, Accumulator()) for piece in candidate.replicas]
         routed = token_dims(reference)
@@ -101,6 +76,8 @@ class Comparator:
 
     def gain(self, reference: LogicalTensor, piece: Piece) -> float:
         """<piece, reference> / <reference, reference> over the part that the piece holds."""
+        if is_sketched(reference, replace(reference, pieces=(piece,))):
+            return self._sketches.gain(reference, piece)
         total = Accumulator()
         for expected, values in self._pairs.against(reference, piece):
             total.update(expected, values)

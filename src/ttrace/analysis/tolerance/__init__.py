@@ -108,6 +108,7 @@ def _tolerance(
         limits=finer_limits(
             yardstick, readings, norm_floor=floor, factors=factors, correlation=correlation
         ),
+        cells=yardstick.cells,
     )
 
 

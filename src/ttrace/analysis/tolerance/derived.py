@@ -126,7 +126,7 @@ def _with_share(own: Tolerance, share: float, yardstick: Yardstick, source: str)
 
     def moved(limit: Limit) -> float:
         if limit.statistic is Statistic.ELEMENT:
-            return yardstick.peak
+            return yardstick.part_peak
         return part_norm(yardstick, limit.dims)
 
     limits = tuple(

@@ -78,8 +78,8 @@ def finer_limits(
         return ()
     limits = []
     for (statistic, dims), unit in readings.items():
-        if statistic in _NOT_FINER:
-            continue
+        if statistic in _NOT_FINER or (yardstick.cells and dims and yardstick.parts(dims) == 1):
+            continue  # a single part is the whole
         mean = max(unit.mean, jump)
         if statistic in _SIGNED:
             independent = noise / math.sqrt(yardstick.volume)
@@ -102,13 +102,14 @@ def last_place(yardstick: Yardstick, statistic: Statistic, dims: tuple[int, ...]
         return 0.0
     unit = eps_of(yardstick.dtype)
     if statistic is Statistic.ELEMENT:
-        return unit * yardstick.peak
-    parts = math.prod(yardstick.shape[dim] for dim in dims) if yardstick.shape else 1
+        usual = yardstick.reference_norm / math.sqrt(yardstick.parts(range(len(yardstick.shape))))
+        return unit * (max(yardstick.peak, usual / 2) if yardstick.cells else yardstick.peak)
+    parts = yardstick.parts(dims)
     usual = yardstick.reference_norm / math.sqrt(max(1, parts))
     return unit * max(yardstick.peak, usual / 2)
 
 
 def part_norm(yardstick: Yardstick, dims: tuple[int, ...]) -> float:
     """A bound of the norm of the largest part that fixes these dims."""
-    parts = math.prod(yardstick.shape[dim] for dim in dims) if yardstick.shape else 1
+    parts = yardstick.parts(dims)
     return min(yardstick.reference_norm, yardstick.peak * math.sqrt(yardstick.volume / parts))

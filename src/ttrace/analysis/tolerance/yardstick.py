@@ -12,7 +12,7 @@ from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.readings import Statistic, readings
 from ttrace.core.statistics import Statistics
-from ttrace.trace.blocks import BlockReader
+from ttrace.trace.spans import SpanReader
 
 Key = tuple[Statistic, tuple[int, ...]]
 
@@ -55,6 +55,20 @@ class Yardstick:
         return self.noise[0].reference_norm
 
     @property
+    def cells(self) -> tuple[int, ...]:
+        """Of fingerprints, whose finer readings are those of cells of this size."""
+        return self.noise[0].cells
+
+    def parts(self, dims: Sequence[int]) -> int:
+        """How many parts of it fix these dims."""
+        return self.noise[0].parts(self.shape, dims) if self.shape else 1
+
+    @property
+    def part_peak(self) -> float:
+        """A bound of the largest norm of one element, or of one cell of a fingerprint."""
+        return min(self.reference_norm, self.peak * math.sqrt(math.prod(self.cells)))
+
+    @property
     def peak(self) -> float:
         return self.noise[0].peak
 
@@ -90,7 +104,7 @@ class Yardstick:
 def yardsticks(
     tensors: Mapping[TensorId, LogicalTensor],
     noise: Sequence[Mapping[TensorId, Statistics]],
-    reader: BlockReader,
+    spans: SpanReader,
     *,
     repeated: Sequence[Mapping[TensorId, Statistics]] = (),
 ) -> dict[TensorId, Yardstick]:
@@ -107,7 +121,7 @@ def yardsticks(
         for id_, reference in tensors.items()
     }
     return {
-        id_: replace(yardstick, jump=_jump(id_, tensors, plain, reader))
+        id_: replace(yardstick, jump=_jump(id_, tensors, plain, spans))
         if id_.kind is Kind.PARAM_AFTER
         else yardstick
         for id_, yardstick in plain.items()
@@ -122,7 +136,7 @@ def _jump(
     id_: TensorId,
     tensors: Mapping[TensorId, LogicalTensor],
     known: Mapping[TensorId, Yardstick],
-    reader: BlockReader,
+    spans: SpanReader,
 ) -> Jump:
     before, name = replace(id_, kind=Kind.PARAM), id_.slot.removesuffix(MASTER)
     # Who updates by hand may leave no main gradient to see.
@@ -133,7 +147,7 @@ def _jump(
     if len({tensors[each].shape for each in (before, gradient, id_)}) > 1:
         return NO_JUMP  # a shape changed in the step, or the trace is not what was recorded
     return jumps(
-        reader,
+        spans,
         before=tensors[before],
         gradient=tensors[gradient],
         after=tensors[id_],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ttrace.analysis.compare import Allowed, Measured, judge
-from ttrace.analysis.compare.measure import Disagreement
+from ttrace.analysis.compare.measured import Disagreement
 from ttrace.analysis.tolerance import Yardstick, tolerances
 from ttrace.core.alignment import Alignment
 from ttrace.core.finding import Finding

@@ -10,7 +10,6 @@ from ttrace.analysis.tolerance.jump import Jump, jumps
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.trace.blocks import BlockReader
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 
@@ -31,7 +30,7 @@ def jump(
 
     with SpanReader(folder) as spans:
         return jumps(
-            BlockReader(spans),
+            spans,
             before=logical(names[0]),
             gradient=logical(names[1]),
             after=logical(names[2]),

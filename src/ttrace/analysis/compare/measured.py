@@ -1,0 +1,46 @@
+"""What is measured of a pair of logical tensors, and what is asked for. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ttrace.core.ids import TensorId
+from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.statistics import Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One piece of work: a pair, and by what the candidate is larger. It is plain data.
+
+    `may_be_terms`: replicas that disagree may be terms of a sum instead; the nearer reading counts.
+    """
+
+    id: TensorId
+    reference: LogicalTensor
+    candidate: LogicalTensor
+    scale: float = 1.0
+    may_be_terms: bool = False
+    cells: tuple[int, ...] = ()  # of fingerprints: at least so large, as another run's are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """A replica that is not bitwise what another rank holds."""
+
+    piece: Piece
+    statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One pair of logical tensors, measured in one pass.
+
+    `moved` tokens went to this expert in one of the runs only; the statistics are of the others.
+    """
+
+    statistics: Statistics
+    disagreements: tuple[Disagreement, ...] = ()
+    moved: int = 0
+    as_terms: bool = False  # the candidate's replicas were taken as terms of a sum
+    cells_fit: bool = True  # else fingerprints of both cannot be brought together: nothing is known

@@ -1,0 +1,104 @@
+"""A series of runs of a reference and a candidate, into one folder. What for, others decide.
+
+Enters: the work of both sides. Leaves: traces. It must not know how work is run; executors do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ttrace.analysis.check import Progress
+from ttrace.capture.settings import Settings
+from ttrace.core.acceptance import Acceptance
+from ttrace.core.finding import Note, Topic
+from ttrace.core.results import CheckResult, Strength
+from ttrace.errors import CommandFailed
+from ttrace.lab.captured import Capture
+from ttrace.lab.conclusion import stands_without
+from ttrace.lab.local import LocalExecutor
+from ttrace.lab.noisy import Noisy
+from ttrace.lab.run import Executor, TracedRun, Work
+
+_MORE_RUNS = 4  # chosen: five draws are a mean whose own spread is less than half of one draw's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """The work of both sides, the folder that keeps all traces, and who runs and watches."""
+
+    reference: Work
+    candidate: Work
+    folder: Path
+    steps: int = 1
+    skip: int = 0
+    every: int = 1
+    runs_to_end: bool = False
+    timeout_seconds: float = 1800.0
+    perturbed_runs: int = 1
+    repeats_reference: bool = False
+    split_reductions: int = 1  # parts in which perturbed references add matmuls
+    strict: bool = False  # what differs without an effect fails too
+    execute: Executor = field(default_factory=LocalExecutor)
+    progress: Progress | None = None
+    accept: tuple[Acceptance, ...] = ()
+    capture: Capture = Capture.FULL
+
+    def decided(
+        self,
+        compared: Callable[[Sequence[Path]], CheckResult],
+        perturbed: Sequence[Path],
+        noisy: Noisy,
+    ) -> CheckResult:
+        """The comparison; where it is borderline, once more with further perturbed runs."""
+        first = compared(perturbed)
+        if first.strength is not Strength.BORDERLINE:
+            return first
+        try:
+            more = self.perturbed(noisy, after=len(perturbed), count=_MORE_RUNS)
+        except CommandFailed as error:
+            return stands_without(first, error)
+        result = compared([*perturbed, *more])
+        note = Note(
+            topic=Topic.MORE_RUNS,
+            count=len(more),
+            total=len(perturbed),
+            gains=(first.largest_ratio,),
+            factor=result.largest_ratio,
+        )
+        return replace(result, notes=(*result.notes, note))
+
+    def perturbed(
+        self, noisy: Noisy, *, after: int = 0, count: int | None = None, then: int = 0
+    ) -> list[Path]:
+        """As many as are asked for, or `count` of them; seeds go on where others ended."""
+        last = after + (count or self.perturbed_runs)
+        return [
+            self.run(
+                f"{noisy.name}-{seed}",
+                self.reference,
+                noise_seed=seed,
+                other_kernels=noisy.other_kernels,
+                split=self.split_reductions,
+                plan=noisy.plan,
+                then=last - seed + then,
+                **noisy.recorded,
+            )
+            for seed in range(1 + after, 1 + last)
+        ]
+
+    def run(self, name: str, work: Work, *, then: int = 0, **how: Any) -> Path:
+        when: dict[str, Any] = {"steps": self.steps, "skip": self.skip, "every": self.every}
+        settings = Settings(folder=self.folder / name, **when, **how)
+        run = TracedRun(
+            name=name,
+            work=work,
+            settings=settings,
+            timeout_seconds=self.timeout_seconds,
+            to_end=self.runs_to_end,
+            then=then,
+        )
+        self.execute(run)
+        return run.folder

@@ -1,0 +1,134 @@
+"""The payload of fingerprints: records that hold the sums of a tensor's cells instead of it.
+
+Enters: a record with its tensor. Leaves: its fingerprint as bytes, and the cells as parameters of
+the payload. Tensors of which a fingerprint would not be much smaller are stored whole, and so are
+whole numbers and what is wider than float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ttrace.core.ids import Kind
+from ttrace.core.record import PayloadRef, Record
+from ttrace.errors import OnlyFingerprint
+from ttrace.measure.cells import FEWEST, LONGEST, Cells, choose_cells
+from ttrace.measure.fingerprint import (
+    SKETCHED,
+    Fingerprint,
+    fingerprint_bytes,
+    fingerprint_of,
+)
+from ttrace.trace.payload import Payload, Span
+
+NAME = "fingerprint"
+_SMALLER = 4  # chosen: a tensor less than so many times larger than its fingerprint is kept
+# Chosen: a first dim up to this long may be one of samples, which may lie anywhere in a batch.
+_SAMPLES = 1024
+_BYTES_OF_A_SUM = 4
+# What an optimizer makes its update of: how small its elements are tells what rounding may flip.
+_WITH_EXPONENTS = frozenset({Kind.GRAD, Kind.MAIN_GRAD})
+
+
+class FingerprintPayload(Payload):
+    """Sums of cells; `fewest` sums are kept of every tensor."""
+
+    name = NAME
+
+    def __init__(self, fewest: int = FEWEST) -> None:
+        self._fewest = fewest
+
+    def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
+        least = _SMALLER * _BYTES_OF_A_SUM * self._fewest
+        return asked and tensor.dtype in SKETCHED and tensor.nbytes >= least
+
+    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview]:
+        cells, wanted = self.cells_of(record), record.id.kind in _WITH_EXPONENTS
+        found = fingerprint_of(tensor, cells, with_exponents=wanted)
+        return described(record, cells, with_exponents=wanted), memoryview(found.to_bytes())
+
+    def size_bytes(self, record: Record) -> int:
+        cells, has_exponents = parameters_of(record)
+        return fingerprint_bytes(record.shape, cells, has_exponents=has_exponents)
+
+    def read(self, span: Span) -> torch.Tensor:
+        raise OnlyFingerprint(
+            f"{span.record.id} of rank {span.record.rank} was recorded as a fingerprint: the trace "
+            "has not its values; record with --capture full to have them"
+        )
+
+    def cells_of(self, record: Record) -> Cells:
+        """The cells of a record, by its shape and what it knows of its place."""
+        runs = None
+        if record.layout is not None:
+            runs = [[(run.start, run.length) for run in dim] for dim in record.layout.runs]
+        return choose_cells(
+            record.shape,
+            getattr(torch, record.dtype).itemsize,
+            runs=runs,
+            kept_dims=_kept_dims(record),
+            fewest=self._fewest,
+        )
+
+
+FINGERPRINT = FingerprintPayload()
+
+
+def described(record: Record, cells: Cells, *, with_exponents: bool) -> Record:
+    """The record of a fingerprint."""
+    parameters: dict[str, Any] = {"cells": list(cells.sizes)}
+    if any(cells.shifts):
+        parameters["shifts"] = list(cells.shifts)
+    if with_exponents:
+        parameters["exponents"] = True
+    return record.stored_as(PayloadRef(name=NAME, parameters=parameters))
+
+
+def is_fingerprint(record: Record) -> bool:
+    return record.payload is not None and record.payload.name == NAME
+
+
+def parameters_of(record: Record) -> tuple[Cells, bool]:
+    """The cells of a record, and whether it counts exponents; ValueError where they cannot be."""
+    given = {} if record.payload is None else dict(record.payload.parameters)
+    sizes = _whole_numbers(given.pop("cells", None), len(record.shape))
+    shifts = _whole_numbers(given.pop("shifts", [0] * len(sizes)), len(sizes))
+    has_exponents = given.pop("exponents", False)
+    if given or has_exponents not in (True, False):
+        raise ValueError("cells, shifts and exponents are what a fingerprint has")
+    if any(not 0 < size <= LONGEST or size & (size - 1) for size in sizes):
+        raise ValueError(f"cells have sizes that are powers of two up to {LONGEST}")
+    if any(not 0 <= shift < size for shift, size in zip(shifts, sizes, strict=True)):
+        raise ValueError("a shift lies inside of a cell")
+    return Cells(sizes, shifts), has_exponents
+
+
+def read_fingerprint(record: Record, data: memoryview) -> tuple[Fingerprint, Cells]:
+    cells, has_exponents = parameters_of(record)
+    found = Fingerprint.from_bytes(data, record.shape, cells, has_exponents=has_exponents)
+    return found, cells
+
+
+def _whole_numbers(given: object, count: int) -> tuple[int, ...]:
+    if not isinstance(given, Sequence) or len(given) != count:
+        raise ValueError(f"a number for each of {count} dims is what cells and shifts have")
+    if any(type(number) is not int for number in given):
+        raise ValueError("cells and shifts are whole numbers")
+    return tuple(given)
+
+
+def _kept_dims(record: Record) -> tuple[int, ...]:
+    """Dims along which cells are one index long, since what lies there may be put anywhere."""
+    kind, shape = record.id.kind, record.shape
+    if not (kind.is_activation or kind.is_gradient_of_activation):
+        return ()
+    if record.origin is not None and record.batch_dim is not None:
+        return tuple(range(record.batch_dim + 1))  # tokens that were sent here, one by one
+    if record.batch_dim is not None:
+        return (record.batch_dim,) if record.batch_dim >= 0 else ()
+    is_of_samples = len(shape) > 2 or (len(shape) == 2 and math.prod(shape[:1]) <= _SAMPLES)
+    return (0,) if is_of_samples else ()
