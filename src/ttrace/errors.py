@@ -6,9 +6,9 @@
     |-- NotEquivalent           what result.raise_for_outcome() raises; in core/results.py
     |
     |                           exit code 2, could not decide:
-    |-- CannotCompare           two traces with nothing in common, or different step counts
+    |-- CannotCompare           two traces with nothing in common, or different step counts, or
+    |                           values of which only fingerprints were recorded
     |-- CommandFailed           a traced run ended with an error or ran past its time limit
-    |-- OnlyFingerprint         values are asked for of which a trace has fingerprints only
     `-- TraceError              a trace on disk cannot be used
         |-- TraceNotFound       no trace at that path
         |-- UnsupportedTrace    written by a newer or foreign format
@@ -55,10 +55,6 @@ class LayoutError(TTraceError):
 
 class CannotCompare(TTraceError):
     """The two traces have nothing that could be compared."""
-
-
-class OnlyFingerprint(TTraceError):
-    """A trace has a fingerprint of this tensor, and not its values."""
 
 
 class CommandFailed(TTraceError):

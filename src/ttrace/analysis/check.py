@@ -38,7 +38,7 @@ from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.core.scale import Scales
 from ttrace.core.statistics import Statistics
-from ttrace.measure.cells import Sizes
+from ttrace.measure.cells import PerDim
 from ttrace.trace.plan import read_modules, read_scales
 from ttrace.trace.sketches import cells_of, is_sketched
 
@@ -122,7 +122,7 @@ class _Check:
         self._engine = engine or Serial()
         self._accept = accept
         self._aligner = Aligner(sources.reference)
-        self._cells: Mapping[TensorId, Sizes] = {}  # of fingerprints of the candidate and reference
+        self._cells: Mapping[TensorId, PerDim] = {}  # of the fingerprints of both runs
 
     def result(self, isolated: Scales | None) -> CheckResult:
         sources = self._sources

@@ -36,9 +36,6 @@ def diff(
 ) -> CheckResult:
     """Run both sides with tracing on, compare them, and after a failure name the root cause.
 
-    A comparison that is borderline gets more evidence: further perturbed runs, and the isolated
-    one, which decides.
-
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
     `skip` steps are made before the first that is recorded, and from there on `every` n-th is. A
@@ -46,7 +43,7 @@ def diff(
     `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
     borderline, or differs inside a module without an effect outside of it. `execute` runs what is
     to run somewhere else than on this machine. `accept` is a TOML file of what may differ.
-    `capture` is "full", "fingerprint" or "auto": what runs record.
+    `capture` is "full", "fingerprint", or "auto": values after a failure only.
     """
     experiment = Experiment(
         reference=reference,

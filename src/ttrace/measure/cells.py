@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-Sizes = tuple[int, ...]
+PerDim = tuple[int, ...]
 
 LONGEST = 2048  # chosen: of a cell along the last dim; longer ones save nothing more
 FEWEST = 512  # chosen: sums that a tensor has at least; the norm of their errors is known to 3%
@@ -49,10 +49,10 @@ SHARE = 1 / 640
 class Cells:
     """The size of a cell along every dim, and where inside of a cell the first index lies."""
 
-    sizes: Sizes
-    shifts: Sizes
+    sizes: PerDim
+    shifts: PerDim
 
-    def grid(self, shape: Sequence[int]) -> Sizes:
+    def grid(self, shape: Sequence[int]) -> PerDim:
         """How many cells a tensor of this shape has along every dim."""
         return tuple(
             -(-(shift + length) // size)
@@ -60,11 +60,11 @@ class Cells:
         )
 
     @property
-    def signed(self) -> Sizes:
+    def signed(self) -> PerDim:
         """The dims along which a cell has signs: its sums have an axis of two for each of them."""
         return signed_dims(self.sizes)
 
-    def sums_shape(self, shape: Sequence[int]) -> Sizes:
+    def sums_shape(self, shape: Sequence[int]) -> PerDim:
         """The shape of all sums: the grid, then two for every dim with signs."""
         return (*self.grid(shape), *(2 for _ in self.signed))
 
@@ -117,7 +117,7 @@ class View(NamedTuple):
         return (2 if self.row_size > 1 else 1) * (2 if self.column_size > 1 else 1)
 
 
-def signed_dims(sizes: Sequence[int]) -> Sizes:
+def signed_dims(sizes: Sequence[int]) -> PerDim:
     return tuple(dim for dim, size in enumerate(sizes) if size > 1)
 
 
@@ -180,7 +180,7 @@ def _along(length: int, longest: int, *, is_known: bool) -> int:
     return min(1 << (longest.bit_length() - 1), whole)
 
 
-def _fitting(length: int, wanted: int, runs: Sequence[tuple[int | None, int]] | None) -> Sizes:
+def _fitting(length: int, wanted: int, runs: Sequence[tuple[int | None, int]] | None) -> PerDim:
     """The largest size up to the wanted one with which no cell holds parts of two runs; its shift.
 
     Several runs lie in the same cells locally and logically, or else cells are smaller.

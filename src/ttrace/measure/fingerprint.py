@@ -29,8 +29,8 @@ from ttrace.measure.kernel import compiled_library
 
 EXPONENTS = 64  # bins of four exponents each: those of float32 in steps of 16
 SMALLEST_MAGNITUDES = 2.0 ** (4.0 * np.arange(EXPONENTS) - 127)  # of each bin but the first
-HEADER_BYTES = 3 * 8 + 2 * 4
-EXPONENTS_BYTES = 4 * EXPONENTS
+_TOTALS_BYTES = 3 * 8 + 2 * 4
+_COUNTS_BYTES = 4 * EXPONENTS
 
 Words = npt.NDArray[np.uint32]
 _VALUE_TYPES = {torch.bfloat16: 0, torch.float32: 1}  # enum type of sketch.c
@@ -68,8 +68,8 @@ class Fingerprint:
         cls, data: memoryview, shape: Sequence[int], cells: Cells, *, has_exponents: bool
     ) -> Fingerprint:
         squares, total, peak = np.frombuffer(data[:24], dtype="<f8").tolist()
-        start = HEADER_BYTES + (EXPONENTS_BYTES if has_exponents else 0)
-        exponents = np.frombuffer(data[HEADER_BYTES:start], dtype="<u4") if has_exponents else None
+        start = _TOTALS_BYTES + (_COUNTS_BYTES if has_exponents else 0)
+        exponents = np.frombuffer(data[_TOTALS_BYTES:start], dtype="<u4") if has_exponents else None
         return cls(
             squares=squares,
             total=total,
@@ -85,7 +85,7 @@ class Fingerprint:
 def fingerprint_bytes(shape: Sequence[int], cells: Cells, *, has_exponents: bool) -> int:
     """How many bytes a fingerprint takes."""
     sums = View.of(shape, cells).cells * 2 ** len(cells.signed)
-    return HEADER_BYTES + (EXPONENTS_BYTES if has_exponents else 0) + 4 * sums
+    return _TOTALS_BYTES + (_COUNTS_BYTES if has_exponents else 0) + 4 * sums
 
 
 def fingerprint_of(

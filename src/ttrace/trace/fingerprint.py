@@ -15,7 +15,7 @@ import torch
 
 from ttrace.core.ids import Kind
 from ttrace.core.record import PayloadRef, Record
-from ttrace.errors import OnlyFingerprint
+from ttrace.errors import CannotCompare
 from ttrace.measure.cells import FEWEST, LONGEST, Cells, choose_cells
 from ttrace.measure.fingerprint import (
     SKETCHED,
@@ -49,14 +49,14 @@ class FingerprintPayload(Payload):
     def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview]:
         cells, wanted = self.cells_of(record), record.id.kind in _WITH_EXPONENTS
         found = fingerprint_of(tensor, cells, with_exponents=wanted)
-        return described(record, cells, with_exponents=wanted), memoryview(found.to_bytes())
+        return _described(record, cells, with_exponents=wanted), memoryview(found.to_bytes())
 
     def size_bytes(self, record: Record) -> int:
         cells, has_exponents = parameters_of(record)
         return fingerprint_bytes(record.shape, cells, has_exponents=has_exponents)
 
     def read(self, span: Span) -> torch.Tensor:
-        raise OnlyFingerprint(
+        raise CannotCompare(
             f"{span.record.id} of rank {span.record.rank} was recorded as a fingerprint: the trace "
             "has not its values; record with --capture full to have them"
         )
@@ -78,7 +78,7 @@ class FingerprintPayload(Payload):
 FINGERPRINT = FingerprintPayload()
 
 
-def described(record: Record, cells: Cells, *, with_exponents: bool) -> Record:
+def _described(record: Record, cells: Cells, *, with_exponents: bool) -> Record:
     """The record of a fingerprint."""
     parameters: dict[str, Any] = {"cells": list(cells.sizes)}
     if any(cells.shifts):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout, Runs
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.measure.cells import Array, Cells, Sizes, merged, norm_of, signed_dims
+from ttrace.measure.cells import Array, Cells, PerDim, merged, norm_of, signed_dims
 from ttrace.measure.fingerprint import Fingerprint, Words, fingerprint_of
 from ttrace.trace.fingerprint import FINGERPRINT, is_fingerprint, parameters_of, read_fingerprint
 from ttrace.trace.spans import SpanReader
@@ -31,6 +32,14 @@ Mask = npt.NDArray[np.bool_]
 
 class CellsDoNotFit(Exception):
     """A record does not begin or end where cells do: its sums say nothing of the logical tensor."""
+
+
+class Digest(NamedTuple):
+    """Of all bits of a record; two can be compared that were made in the same way."""
+
+    dtype: str
+    cells: Cells
+    value: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,7 +54,7 @@ class Sketch:
     total: float | None
     squares: float | None
     peak: float | None
-    digests: dict[Layout, tuple[str, int]] | None
+    digests: dict[Layout, Digest] | None
     exponents: Words | None
 
 
@@ -54,13 +63,13 @@ def is_sketched(*tensors: LogicalTensor) -> bool:
     return any(is_fingerprint(record) for tensor in tensors for record in _records(tensor))
 
 
-def common_sizes(*tensors: LogicalTensor) -> Sizes:
+def common_sizes(*tensors: LogicalTensor) -> PerDim:
     """The size of cells into which the sums of all records can be merged."""
     sizes = [_cells_of(record).sizes for tensor in tensors for record in _records(tensor)]
     return tuple(max(along) for along in zip(*sizes, strict=True)) if sizes[0] else ()
 
 
-def cells_of(pairs: Mapping[TensorId, Pair]) -> dict[TensorId, Sizes]:
+def cells_of(pairs: Mapping[TensorId, Pair]) -> dict[TensorId, PerDim]:
     """The cells in which the fingerprints of every pair that has some are compared."""
     return {id_: common_sizes(*pair) for id_, pair in pairs.items() if is_sketched(*pair)}
 
@@ -79,15 +88,15 @@ class SketchReader:
     def __init__(self, spans: SpanReader) -> None:
         self._spans = spans
 
-    def read(self, pieces: Sequence[Piece], shape: Sequence[int], sizes: Sizes) -> Sketch:
+    def read(self, pieces: Sequence[Piece], shape: Sequence[int], sizes: PerDim) -> Sketch:
         """The pieces of a tensor of this shape, in cells of these sizes."""
-        fine: dict[Sizes, Array] = {}
-        prints: list[tuple[Piece, Fingerprint]] = []
+        fine: dict[PerDim, Array] = {}
+        prints: list[tuple[Piece, Fingerprint, Cells]] = []
         for piece in pieces:
             for record in piece.records:
                 found, cells = self._fingerprint(record)
                 _add(fine, found.sums * piece.factor, cells, piece.layout)
-                prints.append((piece, found))
+                prints.append((piece, found, cells))
         whole = np.zeros((*_grid(shape, sizes), *(2 for _ in signed_dims(sizes))))
         for own, sums in fine.items():
             whole += merged(sums, own, sizes)
@@ -113,24 +122,26 @@ def sketched_distance(reader: SketchReader, before: LogicalTensor, after: Logica
     return norm_of(new.sums - old.sums, dims=len(sizes))
 
 
-def _sketch(sums: Array, prints: Sequence[tuple[Piece, Fingerprint]]) -> Sketch:
+def _sketch(sums: Array, prints: Sequence[tuple[Piece, Fingerprint, Cells]]) -> Sketch:
     is_plain = all(
         len(piece.records) == 1 and piece.factor == 1.0 and not _is_padded(piece.layout)
-        for piece, _ in prints
+        for piece, *_ in prints
     )
-    total = sum(piece.factor * found.total for piece, found in prints)
-    squares = sum(found.squares for _, found in prints)
-    counted = [found.exponents for _, found in prints if found.exponents is not None]
+    total = sum(piece.factor * found.total for piece, found, _ in prints)
+    squares = sum(found.squares for _, found, _ in prints)
+    counted = [found.exponents for _, found, _ in prints if found.exponents is not None]
     has_counts = is_plain and len(counted) == len(prints) > 0
-    are_padded = any(_is_padded(piece.layout) for piece, _ in prints)
+    are_padded = any(_is_padded(piece.layout) for piece, *_ in prints)
+    digests = {
+        piece.layout: Digest(piece.records[0].dtype, cells, found.digest)
+        for piece, found, cells in prints
+    }
     return Sketch(
         sums=sums,
         total=total if math.isfinite(total) and not are_padded else None,
         squares=squares if is_plain and math.isfinite(squares) else None,
-        peak=max((found.peak for _, found in prints), default=0.0) if is_plain else None,
-        digests={piece.layout: (piece.records[0].dtype, found.digest) for piece, found in prints}
-        if is_plain
-        else None,
+        peak=max((found.peak for _, found, _ in prints), default=0.0) if is_plain else None,
+        digests=digests if is_plain else None,
         exponents=np.sum(counted, axis=0) if has_counts else None,
     )
 
@@ -139,11 +150,11 @@ def _is_padded(layout: Layout) -> bool:
     return any(run.start is None for runs in layout.runs for run in runs)
 
 
-def _grid(shape: Sequence[int], sizes: Sequence[int]) -> Sizes:
+def _grid(shape: Sequence[int], sizes: Sequence[int]) -> PerDim:
     return tuple(-(-length // size) for length, size in zip(shape, sizes, strict=True))
 
 
-def _add(fine: dict[Sizes, Array], sums: Array, cells: Cells, layout: Layout) -> None:
+def _add(fine: dict[PerDim, Array], sums: Array, cells: Cells, layout: Layout) -> None:
     """Put the sums of a record where it sits in the logical tensor, in cells of its own size.
 
     The array is padded at its end to whole cells of any larger size when it is merged.
@@ -181,7 +192,7 @@ def _places(runs: Runs, size: int, shift: int) -> npt.NDArray[np.int64]:
     return found
 
 
-def whole_cells(layouts: Iterable[Layout], shape: Sequence[int], sizes: Sizes) -> Mask:
+def whole_cells(layouts: Iterable[Layout], shape: Sequence[int], sizes: PerDim) -> Mask:
     """The cells of which one of these layouts holds every element that there is."""
     found = np.zeros(_grid(shape, sizes), dtype=bool)
     for layout in layouts:
@@ -189,7 +200,7 @@ def whole_cells(layouts: Iterable[Layout], shape: Sequence[int], sizes: Sizes) -
     return found
 
 
-def touched_cells(layouts: Iterable[Layout], shape: Sequence[int], sizes: Sizes) -> Mask:
+def touched_cells(layouts: Iterable[Layout], shape: Sequence[int], sizes: PerDim) -> Mask:
     """The cells of which one of these layouts holds at least one element."""
     found = np.zeros(_grid(shape, sizes), dtype=bool)
     for layout in layouts:
@@ -197,7 +208,7 @@ def touched_cells(layouts: Iterable[Layout], shape: Sequence[int], sizes: Sizes)
     return found
 
 
-def _covered(layout: Layout, sizes: Sizes, *, at_least_one: bool) -> Mask:
+def _covered(layout: Layout, sizes: PerDim, *, at_least_one: bool) -> Mask:
     along = []
     for length, runs, size in zip(layout.shape, layout.runs, sizes, strict=True):
         edges = np.arange(-(-length // size) + 1) * size

@@ -16,6 +16,7 @@ from ttrace.core.record import RankInfo
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import experiment as lab
+from ttrace.lab import isolation
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
@@ -39,8 +40,8 @@ class Watched:
             return replace(result, candidate=str(traces[1]))
 
         monkeypatch.setattr(lab, "check", check)
-        monkeypatch.setattr(lab, "check_isolated", check)
-        monkeypatch.setattr(lab, "write_plans", lambda *paths, **_: self.plans.append(paths))
+        monkeypatch.setattr(isolation, "check_isolated", check)
+        monkeypatch.setattr(isolation, "write_plans", lambda *paths, **_: self.plans.append(paths))
 
     def __call__(self, run: TracedRun) -> None:
         self.runs.append(run)

@@ -14,6 +14,7 @@ from ttrace.core.ids import TensorId
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.errors import CommandFailed
 from ttrace.lab import experiment as lab
+from ttrace.lab import isolation as isolation_runs
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.run import TracedRun
 from ttrace.report import overall
@@ -57,8 +58,8 @@ def diff(
             raise CommandFailed(f"the {run.name} run died")
 
     monkeypatch.setattr(lab, "check", lambda *_, **__: result(1e5, 0.1))
-    monkeypatch.setattr(lab, "check_isolated", lambda *_, **__: isolated.pop(0))
-    monkeypatch.setattr(lab, "write_plans", lambda *_, **__: None)
+    monkeypatch.setattr(isolation_runs, "check_isolated", lambda *_, **__: isolated.pop(0))
+    monkeypatch.setattr(isolation_runs, "write_plans", lambda *_, **__: None)
     asked = Experiment(
         reference="one", candidate="four", folder=folder, execute=execute, strict=strict
     )

@@ -23,7 +23,12 @@ from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
 from ttrace.measure import kernel as kernel_module
 from ttrace.measure.accumulator import Accumulator
-from ttrace.measure.kernel import CompiledKernel, default_kernel, load_library
+from ttrace.measure.kernel import (
+    CompiledKernel,
+    compiled_library,
+    default_kernel,
+    load_library,
+)
 from ttrace.measure.kernel_numpy import PythonKernel
 from ttrace.measure.sums import Kernel, Sums
 
@@ -376,6 +381,7 @@ def test_other_devices_are_refused() -> None:
 @pytest.fixture
 def fresh_default(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(kernel_module, "default_kernel", default_kernel.__wrapped__)
+    monkeypatch.setattr(kernel_module, "compiled_library", compiled_library.__wrapped__)
     return monkeypatch
 
 

@@ -23,7 +23,7 @@ from ttrace.analysis.compare.measured import Disagreement, Measured
 from ttrace.analysis.compare.tokens import token_dims
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.statistics import Slice, Statistics
-from ttrace.measure.cells import Array, Sizes, energies, signed_dims
+from ttrace.measure.cells import Array, PerDim, energies, signed_dims
 from ttrace.trace.sketches import (
     CellsDoNotFit,
     Mask,
@@ -105,7 +105,7 @@ class SketchComparator:
         return pair.statistics().gain
 
     def _replica(
-        self, piece: Piece, candidate: LogicalTensor, found: Sketch, sizes: Sizes
+        self, piece: Piece, candidate: LogicalTensor, found: Sketch, sizes: PerDim
     ) -> Statistics:
         """A replica against what it repeats: the same bits, or what cells tell of them."""
         shape = candidate.shape
@@ -124,7 +124,7 @@ class SketchPair:
     """Two sketches of one logical tensor, in cells of one size."""
 
     def __init__(
-        self, expected: Sketch, found: Sketch, shape: Sizes, sizes: Sizes, scale: float = 1.0
+        self, expected: Sketch, found: Sketch, shape: PerDim, sizes: PerDim, scale: float = 1.0
     ) -> None:
         self._expected, self._found = expected, found
         self._shape, self._sizes, self._scale = shape, sizes, scale
@@ -215,11 +215,11 @@ class SketchPair:
         mine, theirs = self._expected.digests, self._found.digests
         if self._scale != 1.0 or not mine or not theirs or mine.keys() != theirs.keys():
             return None
-        if any(mine[at][0] != theirs[at][0] for at in mine):
-            return None  # other dtypes
+        if any(mine[at][:2] != theirs[at][:2] for at in mine):
+            return None  # another dtype, or other cells
         return mine == theirs
 
-    def _first_of(self, errors: Array) -> Sizes:
+    def _first_of(self, errors: Array) -> PerDim:
         worst = np.unravel_index(int(errors.argmax()), errors.shape)
         return tuple(int(at) * size for at, size in zip(worst, self._sizes, strict=True))
 
@@ -232,7 +232,7 @@ class SketchPair:
         families = [tuple(dims[:-1]), *((dim,) for dim in alone)]
         return tuple(self._worst(errors, family) for family in families)
 
-    def _worst(self, errors: Array, family: Sizes) -> Slice:
+    def _worst(self, errors: Array, family: PerDim) -> Slice:
         others = tuple(dim for dim in range(errors.ndim) if dim not in family)
         sums = errors.sum(axis=others)
         at = np.unravel_index(int(sums.argmax()), sums.shape)
