@@ -20,12 +20,14 @@ from pathlib import Path
 from ttrace.core.blame import Blame, Culprit
 from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
+from ttrace.lab.captured import Capture
 from ttrace.lab.conclusion import localized
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function, TracedRun
 from ttrace.trace.plan import first_plan
+from ttrace.trace.segment import HEADER_BYTES
 from zoo.bug import Bug
 
 
@@ -41,6 +43,7 @@ class Trial:
     plain: CheckResult
     isolated: CheckResult | None
     seconds: float
+    size_bytes: int = 0  # of all traces, those of references too
 
     @property
     def results(self) -> tuple[CheckResult, ...]:
@@ -107,6 +110,8 @@ class Trials:
 
     pool: WorkerPool
     folder: Path
+    capture: Capture = Capture.FULL
+    fewest_sums: int | None = None
     _references: dict[Hashable, Path] = field(default_factory=dict)
     _twins: dict[Hashable, Trial] = field(default_factory=dict)
     _bugs: dict[Hashable, Trial] = field(default_factory=dict)
@@ -145,7 +150,9 @@ class Trials:
             isolated = None
             if isolates_equivalent or plain.exit_code == 1:
                 isolated = experiment.isolate(plain)
-        return Trial(plain=plain, isolated=isolated, seconds=time.monotonic() - start)
+            size_bytes = _size_bytes(Path(folder))
+        seconds = time.monotonic() - start
+        return Trial(plain=plain, isolated=isolated, seconds=seconds, size_bytes=size_bytes)
 
     def compare(self, reference: Function, candidate: Function, *, steps: int = 1) -> CheckResult:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
@@ -165,6 +172,8 @@ class Trials:
             steps=steps,
             timeout_seconds=TASK_SECONDS,
             execute=self._execute,
+            capture=self.capture,
+            fewest_sums=self.fewest_sums,
         )
 
     def _execute(self, run: TracedRun) -> None:
@@ -181,3 +190,13 @@ class Trials:
             self._references[key] = kept
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         run.folder.symlink_to(self._references[key])
+
+
+def _size_bytes(folder: Path) -> int:
+    """Of tensors, through links to shared references too."""
+    return sum(
+        file.stat().st_size - HEADER_BYTES
+        for run in folder.rglob("*")
+        if run.name != "plans"
+        for file in run.glob("rank-*/seg-*.safetensors")
+    )

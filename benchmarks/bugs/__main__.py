@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(sections: dict[str, list[Bug]]) -> dict[str, list[Row]]:
     console = Console(stderr=True)
     rows: dict[str, list[Row]] = {title: [] for title in sections}
-    pool = _pool(max((bug.ranks for listed in sections.values() for bug in listed), default=1))
+    pool = pool_of(max((bug.ranks for listed in sections.values() for bug in listed), default=1))
     try:
         with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
             trials = Trials(pool, Path(folder))
@@ -89,7 +89,7 @@ def _told(row: Row) -> str:
     return f"{row.bug.name}: {named} {answer}, {row.buggy.seconds:.1f} s"
 
 
-def _pool(size: int) -> WorkerPool:
+def pool_of(size: int) -> WorkerPool:
     """The tests' pool, made before torch starts threads: its processes are forked."""
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)

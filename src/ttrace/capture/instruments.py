@@ -29,7 +29,8 @@ from ttrace.capture.update import Update
 from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
 from ttrace.core.ids import tapped_modules
-from ttrace.trace.payload import FULL
+from ttrace.trace.fingerprint import FINGERPRINT, FingerprintPayload
+from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.payloads import payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
 from ttrace.trace.writer import TraceWriter
@@ -58,7 +59,7 @@ def install(
 ) -> Instruments:
     """Claim the folder of this rank and put hooks on the model and its optimizers."""
     info = describe_rank(adapter, settings)
-    payload = FULL if settings.payload is None else payload_named(settings.payload)
+    payload = _payload(settings)
     with ExitStack() as undo:  # where one of them cannot be made
         share = settings.max_bytes and settings.max_bytes // info.world_size
         writer = TraceWriter(settings.folder, info, resume=settings.resume, max_bytes=share)
@@ -98,6 +99,14 @@ def install(
         )
         undo.pop_all()
     return made
+
+
+def _payload(settings: Settings) -> Payload:
+    if settings.payload is None:
+        return FULL
+    if settings.payload == FINGERPRINT.name and settings.sums is not None:
+        return FingerprintPayload(settings.sums)
+    return payload_named(settings.payload)
 
 
 def _noise(adapter: Adapter, settings: Settings, guard: Guard) -> Noise | None:

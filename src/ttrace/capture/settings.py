@@ -29,11 +29,12 @@ SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its prod
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
 INSIDE = "TTRACE_INSIDE"  # tap blocks, and inside of these (JSON); values of these are recorded
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
+SUMS = "TTRACE_SUMS"  # that a fingerprint keeps of every tensor at least: fewer for tiny models
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 
 _VARIABLES = (
     *(OUT, STEPS, SKIP, EVERY, LIMIT_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, INSIDE),
-    *(PLAN, PAYLOAD),
+    *(SUMS, PLAN, PAYLOAD),
 )
 
 
@@ -54,6 +55,7 @@ class Settings:
     inside: tuple[str, ...] | None = None  # None: everywhere
     plan: Path | None = None
     payload: str | None = None
+    sums: int | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -70,6 +72,7 @@ class Settings:
             OTHER_KERNELS: int(self.other_kernels),
             SPLIT: self.split if self.split > 1 else 0,
             TAP: int(self.tap),
+            SUMS: self.sums,
         }
         values = {OUT: str(self.folder.resolve())}
         values |= {name: str(number) for name, number in numbers.items() if number}
@@ -103,6 +106,7 @@ class Settings:
             inside=_paths(environment, INSIDE),
             plan=Path(plan) if plan else None,
             payload=environment.get(PAYLOAD) or None,
+            sums=_number(environment, SUMS),
         )
 
 

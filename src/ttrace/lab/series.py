@@ -45,6 +45,7 @@ class Series:
     progress: Progress | None = None
     accept: tuple[Acceptance, ...] = ()
     capture: Capture = Capture.FULL
+    fewest_sums: int | None = None  # of a fingerprint
 
     def decided(
         self,
@@ -91,7 +92,7 @@ class Series:
 
     def run(self, name: str, work: Work, *, then: int = 0, **how: Any) -> Path:
         when: dict[str, Any] = {"steps": self.steps, "skip": self.skip, "every": self.every}
-        settings = Settings(folder=self.folder / name, **when, **how)
+        settings = Settings(folder=self.folder / name, sums=self.fewest_sums, **when, **how)
         run = TracedRun(
             name=name,
             work=work,

@@ -23,13 +23,15 @@ from ttrace.measure.fingerprint import (
     fingerprint_bytes,
     fingerprint_of,
 )
-from ttrace.trace.payload import Payload, Span
+from ttrace.trace.arena import Arena
+from ttrace.trace.payload import Later, Payload, Span
 
 NAME = "fingerprint"
 _SMALLER = 4  # chosen: a tensor less than so many times larger than its fingerprint is kept
 # Chosen: a first dim up to this long may be one of samples, which may lie anywhere in a batch.
 _SAMPLES = 1024
 _BYTES_OF_A_SUM = 4
+_SMALL_BYTES = 1 << 16  # chosen: a copy inside of a GPU takes no longer than its launch
 # What an optimizer makes its update of: how small its elements are tells what rounding may flip.
 _WITH_EXPONENTS = frozenset({Kind.GRAD, Kind.MAIN_GRAD})
 
@@ -38,18 +40,40 @@ class FingerprintPayload(Payload):
     """Sums of cells; `fewest` sums are kept of every tensor."""
 
     name = NAME
+    on_device = True
 
     def __init__(self, fewest: int = FEWEST) -> None:
         self._fewest = fewest
+        self._arenas: dict[torch.device, Arena] = {}  # of GPUs, while a run is recorded
 
     def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
-        least = _SMALLER * _BYTES_OF_A_SUM * self._fewest
-        return asked and tensor.dtype in SKETCHED and tensor.nbytes >= least
+        """Also what is small, where it comes from a GPU: it is fetched with the others."""
+        is_small = tensor.nbytes <= _SMALL_BYTES
+        return asked and (self._is_sketched(tensor) or (_is_on_gpu(tensor) and is_small))
 
-    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview]:
+    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview | Later]:
+        if not self._is_sketched(tensor):
+            return record, self._arena(tensor).copy(tensor)
         cells, wanted = self.cells_of(record), record.id.kind in _WITH_EXPONENTS
-        found = fingerprint_of(tensor, cells, with_exponents=wanted)
-        return _described(record, cells, with_exponents=wanted), memoryview(found.to_bytes())
+        described = _described(record, cells, with_exponents=wanted)
+        if _is_on_gpu(tensor):
+            plain = tensor.detach().resolve_neg().contiguous()
+            return described, self._arena(tensor).fingerprint(plain, cells, with_exponents=wanted)
+        found = fingerprint_of(tensor.cpu(), cells, with_exponents=wanted)
+        return described, memoryview(found.to_bytes())
+
+    def _is_sketched(self, tensor: torch.Tensor) -> bool:
+        least = _SMALLER * _BYTES_OF_A_SUM * self._fewest
+        return tensor.dtype in SKETCHED and tensor.nbytes >= least
+
+    def _arena(self, tensor: torch.Tensor) -> Arena:
+        if tensor.device not in self._arenas:
+            self._arenas[tensor.device] = Arena(tensor.device)
+        return self._arenas[tensor.device]
+
+    def end_step(self) -> None:
+        for arena in self._arenas.values():
+            arena.end_step()
 
     def size_bytes(self, record: Record) -> int:
         cells, has_exponents = parameters_of(record)
@@ -119,6 +143,11 @@ def _whole_numbers(given: object, count: int) -> tuple[int, ...]:
     if any(type(number) is not int for number in given):
         raise ValueError("cells and shifts are whole numbers")
     return tuple(given)
+
+
+def _is_on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether kernels of Triton can read it."""
+    return tensor.is_cuda
 
 
 def _kept_dims(record: Record) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -28,6 +29,9 @@ class Fetch(Protocol):
     def __call__(
         self, record: Record, start: int, size: int, into: memoryview | None
     ) -> memoryview: ...
+
+
+Later = Callable[[], memoryview]  # gives bytes that a device is still computing
 
 
 class Span(NamedTuple):
@@ -60,12 +64,18 @@ class Payload(ABC):
         return asked and tensor.is_floating_point()
 
     @abstractmethod
-    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview]:
+    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview | Later]:
         """The record as the journal shall have it, and the bytes of the tensor.
 
+        Where a device computes them, a function that gives them: it is called once, when the step
+        is over, or earlier by who wants them at once; those of a step in the order of their calls.
         Its `payload` names this class and what `read` must know. Its dtype says how fine the values
         are, its shape and layout what a read gives; all three are those of the tensor beforehand.
         """
+
+    def end_step(self) -> None:
+        """A step is over, and all that was encoded in it is stored."""
+        return
 
     @abstractmethod
     def size_bytes(self, record: Record) -> int:

@@ -30,8 +30,11 @@ def payload_named(name: str) -> Payload:
 
 def payload_for(tensor: torch.Tensor, asked: Payload) -> Payload:
     """The first payload that takes this tensor; the full one, which comes last, takes all."""
-    usable = _installed().usable.values()
-    return next(payload for payload in usable if payload.takes(tensor, asked=payload is asked))
+    for payload in _installed().usable.values():
+        is_asked = payload.name == asked.name
+        if payload.takes(tensor, asked=False) or (is_asked and asked.takes(tensor, asked=True)):
+            return asked if is_asked else payload
+    return FULL
 
 
 def payload_of(record: Record) -> Payload:

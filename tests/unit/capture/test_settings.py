@@ -22,6 +22,7 @@ EVERYTHING = Settings(
     split=4,
     tap=True,
     inside=("layers.0", "a b"),
+    sums=64,
     plan=Path("/traces/plans"),
     payload="rounded",
 )
