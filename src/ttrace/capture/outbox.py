@@ -21,6 +21,7 @@ from ttrace.capture.memory import HOST_BYTES, HostMemory, Portion
 from ttrace.capture.staging import PINNED_BYTES, CudaDevice, Staging
 from ttrace.capture.writers import Item, Repeat, Sent, Unwritten, Writers
 from ttrace.core.record import Record
+from ttrace.trace.arena import Arena
 from ttrace.trace.payload import FULL, Later, Payload, tensor_bytes
 from ttrace.trace.writer import TraceWriter
 
@@ -28,6 +29,7 @@ _CUDA = "cuda"
 # Measured on two cores, in CPU time: handing 0.3 MB over costs more than writing it, and of 4 MB no
 # more. What is smaller is written in the hook, as is everything of a process that ends.
 _HANDED_BYTES = 4 << 20
+_SMALL_BYTES = 1 << 16  # chosen: a copy inside of a GPU takes no longer than its launch
 _WRITERS = 1  # measured on two cores: a second one is no faster, only one at a time runs Python
 _CUDA_WRITERS = 4  # chosen: one thread hashes 20 GB/s and more, a link brings 55
 
@@ -43,6 +45,7 @@ class Outbox:
     _writers: Writers | None
     _host: HostMemory | None
     _staged: dict[torch.device, Staging]
+    _arenas: dict[torch.device, Arena]  # for small tensors
     _flushed_seconds: float
 
     def __init__(self, writer: TraceWriter) -> None:
@@ -75,15 +78,21 @@ class Outbox:
     ) -> Sent:
         """Hand over a record with its tensor, whose elements its shape may group otherwise."""
         source: torch.Tensor | memoryview | Later = tensor
-        if payload is not FULL:
+        known = None if payload is FULL or repeat is None else repeat.encoded(record)
+        if known is not None:
+            record, source = known
+        elif payload is not FULL:
             tensor = (tensor if payload.on_device else tensor.cpu()).reshape(record.shape)
             record, source = payload.encode(record, tensor)
         item = Item(record, repeat)
         with self._lock_here():
+            if isinstance(source, torch.Tensor) and _is_small(source):
+                source = self._arena(source.device).copy(source)
             if isinstance(source, torch.Tensor | memoryview):
                 self._fill(item, source)
             else:
-                item.later, item.sent.is_late = source, True
+                item.later = item.sent.later = source
+                item.sent.encoded = record
                 self._working().hand(item)
         return item.sent
 
@@ -99,6 +108,8 @@ class Outbox:
             finally:
                 self._flushed_seconds += time.perf_counter() - start
             self._writers = None
+            for arena in self._arenas.values():
+                arena.end_step()
             return writers.lost
 
     def close(self) -> list[Unwritten]:
@@ -106,11 +117,12 @@ class Outbox:
         lost = self.flush()
         self._host = None
         self._staged.clear()
+        self._arenas.clear()
         return lost
 
     def _renew(self) -> None:
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._writers, self._host, self._staged = None, None, {}
+        self._writers, self._host, self._staged, self._arenas = None, None, {}, {}
         self._flushed_seconds = 0.0
 
     def _lock_here(self) -> threading.Lock:
@@ -163,6 +175,11 @@ class Outbox:
             self._staged[source.device] = staging
         return staging.portions(source)
 
+    def _arena(self, device: torch.device) -> Arena:
+        if device not in self._arenas:
+            self._arenas[device] = Arena(device)
+        return self._arenas[device]
+
     def _host_memory(self) -> HostMemory:
         if self._host is None:
             self._host = HostMemory(HOST_BYTES, self._is_emptied)
@@ -170,6 +187,10 @@ class Outbox:
 
     def _is_emptied(self) -> bool:
         return self._writers is not None and self._writers.is_alive()
+
+
+def _is_small(source: torch.Tensor) -> bool:
+    return source.device.type == _CUDA and source.nbytes <= _SMALL_BYTES
 
 
 def _threads_for(source: torch.Tensor | memoryview) -> int:

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 
 from ttrace.adapters.base import Adapter, BoundarySpec
+from ttrace.capture.collectives import collectives_made
 from ttrace.capture.guard import Guard
 from ttrace.capture.objects import ObjectMemory
 from ttrace.capture.outbox import Outbox
@@ -65,7 +66,8 @@ class Recorder:
         self._payload = payload
         self._inside = inside  # blocks of which values are recorded, whatever the payload
         self._sequence = 0
-        self._values: ObjectMemory[Sent] = ObjectMemory()
+        # And how many collectives had been made by then: they change tensors unseen.
+        self._values: ObjectMemory[tuple[Sent, int]] = ObjectMemory()
         self._outbox = Outbox(writer)
         self._broken = False
         self.is_muted = False  # in steps that are let pass
@@ -122,10 +124,15 @@ class Recorder:
             own_layout = layout
         batch_dim = None if boundary is None else boundary.batch_dim
         record = self._record(id, local, when, layout=own_layout, batch_dim=batch_dim)
-        known = self._values.find(tensor)
-        again = None if known is None else Repeat(known, partial(_again, record, layout))
-        sent = self._outbox.put(record, local, payload_for(local, asked), again)
-        self._values.keep(tensor, sent)
+        payload, made, again = payload_for(local, asked), 0, None
+        if local.is_cuda and payload.on_device:
+            made = collectives_made()
+        if (known := self._values.find(tensor)) is not None:
+            sent, before = known
+            is_unchanged = made == before and _is_of_layers(id)
+            again = Repeat(sent, partial(_again, record, layout), is_unchanged)
+        sent = self._outbox.put(record, local, payload, again)
+        self._values.keep(tensor, (sent, made))
         return sent
 
     def mention(
@@ -152,6 +159,7 @@ class Recorder:
 
     def end_step(self) -> None:
         self._values.clear()
+        self._payload.end_step()
 
     def mark_step(self, number: int) -> None:
         """Say in the trace that all of a step is there; not after something of it was lost."""
@@ -275,6 +283,11 @@ def _again(met: Record, said: Layout | None, known: Record) -> Record | None:
         recompute=met.recompute,
         same_as=known.same_as or known.id,
     )
+
+
+def _is_of_layers(id_: TensorId) -> bool:
+    """Whether only layers write into it; optimizers change parameters unseen."""
+    return id_.kind.is_activation or id_.kind.is_gradient_of_activation
 
 
 def _fits(layout: Layout, local: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -26,12 +27,17 @@ from ttrace.trace.writer import TraceWriter
 class Sent:
     """A record on its way: what became of it, once it is settled; None where it was lost."""
 
-    __slots__ = ("is_late", "is_settled", "record")
+    __slots__ = ("encoded", "is_settled", "later", "record")
 
-    def __init__(self, *, is_late: bool = False) -> None:
+    def __init__(self) -> None:
         self.record: Record | None = None
         self.is_settled = False
-        self.is_late = is_late  # its bytes are known when the step is over
+        self.encoded: Record | None = None  # the record of `later`
+        self.later: Later | None = None  # gives its bytes when the step is over
+
+    @property
+    def is_late(self) -> bool:
+        return self.later is not None
 
     @property
     def xxh3(self) -> str | None:
@@ -45,6 +51,15 @@ class Repeat(NamedTuple):
 
     of: Sent
     record: Callable[[Record], Record | None]  # from the one of before; None: it is another tensor
+    is_unchanged: bool = False  # nothing can have written into it since
+
+    def encoded(self, record: Record) -> tuple[Record, Later] | None:
+        """What a device computed of it before, where that is of this record, too."""
+        before, later = self.of.encoded, self.of.later
+        if not self.is_unchanged or before is None or later is None:
+            return None
+        mine, others = ((r.shape, r.dtype, r.layout, r.batch_dim) for r in (record, before))
+        return (replace(record, payload=before.payload), later) if mine == others else None
 
 
 class Unwritten(NamedTuple):

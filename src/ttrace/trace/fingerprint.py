@@ -31,7 +31,6 @@ _SMALLER = 4  # chosen: a tensor less than so many times larger than its fingerp
 # Chosen: a first dim up to this long may be one of samples, which may lie anywhere in a batch.
 _SAMPLES = 1024
 _BYTES_OF_A_SUM = 4
-_SMALL_BYTES = 1 << 16  # chosen: a copy inside of a GPU takes no longer than its launch
 # What an optimizer makes its update of: how small its elements are tells what rounding may flip.
 _WITH_EXPONENTS = frozenset({Kind.GRAD, Kind.MAIN_GRAD})
 
@@ -47,24 +46,17 @@ class FingerprintPayload(Payload):
         self._arenas: dict[torch.device, Arena] = {}  # of GPUs, while a run is recorded
 
     def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
-        """Also what is small, where it comes from a GPU: it is fetched with the others."""
-        is_small = tensor.nbytes <= _SMALL_BYTES
-        return asked and (self._is_sketched(tensor) or (_is_on_gpu(tensor) and is_small))
+        least = _SMALLER * _BYTES_OF_A_SUM * self._fewest
+        return asked and tensor.dtype in SKETCHED and tensor.nbytes >= least
 
     def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview | Later]:
-        if not self._is_sketched(tensor):
-            return record, self._arena(tensor).copy(tensor)
         cells, wanted = self.cells_of(record), record.id.kind in _WITH_EXPONENTS
         described = _described(record, cells, with_exponents=wanted)
-        if _is_on_gpu(tensor):
+        if tensor.is_cuda:
             plain = tensor.detach().resolve_neg().contiguous()
             return described, self._arena(tensor).fingerprint(plain, cells, with_exponents=wanted)
         found = fingerprint_of(tensor.cpu(), cells, with_exponents=wanted)
         return described, memoryview(found.to_bytes())
-
-    def _is_sketched(self, tensor: torch.Tensor) -> bool:
-        least = _SMALLER * _BYTES_OF_A_SUM * self._fewest
-        return tensor.dtype in SKETCHED and tensor.nbytes >= least
 
     def _arena(self, tensor: torch.Tensor) -> Arena:
         if tensor.device not in self._arenas:
@@ -143,11 +135,6 @@ def _whole_numbers(given: object, count: int) -> tuple[int, ...]:
     if any(type(number) is not int for number in given):
         raise ValueError("cells and shifts are whole numbers")
     return tuple(given)
-
-
-def _is_on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether kernels of Triton can read it."""
-    return tensor.is_cuda
 
 
 def _kept_dims(record: Record) -> tuple[int, ...]:

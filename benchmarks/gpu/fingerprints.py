@@ -1,0 +1,90 @@
+"""What fingerprints of everything cost on a GPU, beside the same steps without."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import ttrace
+from benchmarks.gpu.model import Size, make
+from ttrace.capture.settings import Settings, without_settings
+
+_STEPS = 8  # chosen: the median of these, after as many that warm up
+_GIGA = 1e9
+
+
+class Cost(NamedTuple):
+    """Of steps of one model, recorded in one way."""
+
+    name: str
+    seconds: float  # a step, the median
+    recorded_bytes: int  # of a step
+    peak_bytes: int  # of GPU memory
+    hook_seconds: float = 0.0  # that the hooks took of a step
+
+
+def off_and_on(size: Size, payload: str, device: str = "cuda") -> tuple[Cost, Cost]:
+    """The same model, steps without recording and with it taking turns."""
+    plain = _cost("off", size, None, device)
+    recorded = _cost(payload, size, payload, device)
+    return plain, recorded
+
+
+def _cost(name: str, size: Size, payload: str | None, device: str) -> Cost:
+    with tempfile.TemporaryDirectory(dir=_fast_folder()) as folder, _told(folder, payload):
+        model, optimizer, step = make(size, device)
+        tracer = ttrace.attach(model, optimizer)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+        def traced() -> None:
+            with tracer.step():
+                step()
+
+        seconds = _median_seconds(traced, device)
+        peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+        written = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return Cost(name, seconds, written // (2 * _STEPS), peak)
+
+
+def _median_seconds(step: Callable[[], None], device: str) -> float:
+    found = []
+    for _ in range(2 * _STEPS):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - start)
+    return statistics.median(found[_STEPS:])
+
+
+@contextmanager
+def _told(folder: str, payload: str | None) -> Iterator[None]:
+    """The environment of a run that is recorded so, or not at all."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(without_settings(before))
+    if payload is not None:
+        settings = Settings(folder=Path(folder) / "trace", steps=2 * _STEPS, payload=payload)
+        os.environ.update(settings.to_environment())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _fast_folder() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
