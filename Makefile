@@ -12,7 +12,7 @@ JOBS ?= 1
 
 .PHONY: demo test test-slow test-trainers test-browser browser-deps screenshots lint format docs
 .PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-trainers bench-yardsticks crash faults fuzz clean
+.PHONY: bench-bugs-auto bench-gpu bench-trainers bench-yardsticks crash faults fuzz clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -117,6 +117,14 @@ bench-record: $(STAMP)
 # 60 cases through the whole flow: about ten minutes on two cores.
 bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
+
+# The same with fingerprints first: the same places must be named, and every twin be silent.
+bench-bugs-auto: $(STAMP)
+	$(BIN)/python -m benchmarks.bugs.auto
+
+# On one GPU, with torch, numpy, safetensors and xxhash; nothing is installed.
+bench-gpu:
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.gpu
 
 # Programs as people write them, correct and wrong.
 bench-programs: $(BENCH)
