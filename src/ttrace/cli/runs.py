@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +35,7 @@ from ttrace.cli.options import (
     Tap,
     Timeout,
 )
-from ttrace.cli.screen import finish, say, waiting, write_json
+from ttrace.cli.screen import finish, say, stamped_folder, waiting, write_json
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.launch import prepare_folder
 from ttrace.report.numbers import counted, filled
@@ -265,7 +264,7 @@ def _experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experime
     from ttrace.lab.experiment import Experiment
     from ttrace.lab.local import LocalExecutor
 
-    folder = prepare_folder(out or _default_folder(name))
+    folder = prepare_folder(out or stamped_folder(name))
     with telling(LocalExecutor()) as told:
         yield Experiment(folder=folder, execute=told, progress=told.progress, **fields)
 
@@ -276,7 +275,3 @@ def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
     write_json(
         json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs]
     )
-
-
-def _default_folder(command: str) -> Path:
-    return Path("ttrace-out") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"
