@@ -77,7 +77,7 @@ class WatchedRun:
 
     schema: Annotated[int, Between(WATCH_SCHEMA, WATCH_SCHEMA)] = WATCH_SCHEMA
     world_size: Annotated[int, Between(1, RANKS)]
-    steps: Size = 0  # that the run made
+    steps: Size = 0  # that the run made while it was watched
     watched: Size = 0  # of which so many were compared
     compared: Mapping[SharedKind, Size] = field(default_factory=dict)  # tensors with replicas
     unjudged: Mapping[SharedKind, Size] = field(default_factory=dict)
