@@ -219,6 +219,9 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
     Where launchers share the folder, ranks of the others may still be training: only `ttrace check`
     can say whether the trace is whole.
     """
+    from ttrace.core.plain import to_dict
+    from ttrace.report.costs import cost_line
+    from ttrace.trace.cost import cost_of
     from ttrace.trace.reader import Trace
 
     if run.shared:
@@ -238,6 +241,9 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
         stderr=json_file == "-",
     )
     data = {"trace": str(run.folder), "tensors": len(trace.by_id()), "faults": faults}
+    if (cost := cost_of(run.folder)) is not None:
+        say(cost_line(cost), stderr=json_file == "-")
+        data |= {"cost": to_dict(cost)}
     write_json(json_file, data)
     made = min((found.summary.steps for found in trace.ranks.values() if found.summary), default=0)
     if unfinished or trace.missing_ranks or faults:

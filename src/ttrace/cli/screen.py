@@ -37,6 +37,8 @@ from ttrace.report.json_file import dumps, render
 from ttrace.report.terminal import print_check
 from ttrace.text import inert
 
+OUT_FOLDER = Path("ttrace-out")
+
 
 def finish(
     result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
@@ -103,7 +105,7 @@ def _put(target: str, text: str) -> None:
 
 def stamped_folder(command: str) -> Path:
     """Where a command leaves what it made, where nobody says it."""
-    return Path("ttrace-out") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return OUT_FOLDER / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def open_console(*, stderr: bool = False) -> Console:
