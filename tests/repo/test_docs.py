@@ -35,6 +35,7 @@ PAGES = [
     "docs/how-to/several-losses.md",
     "docs/how-to/slurm.md",
     "docs/how-to/trace-your-script.md",
+    "docs/how-to/watch.md",
 ]
 # Of trainers, with what they need.
 TRAINER_PAGES = {

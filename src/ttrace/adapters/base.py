@@ -268,6 +268,13 @@ class Parameters(Naming):
         """The layout of a parameter's gradient before any reduction. Default: not known."""
         return None
 
+    def replicas(self, module: str, tensor: torch.Tensor) -> Sequence[int] | None:
+        """Ranks among which the same part of a module's parameter or buffer is the same values.
+
+        Default: nobody says so. Ranks that hold parts which look alike may hold different ones.
+        """
+        return None
+
     def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
         """The torch optimizers behind what a script gave as its optimizer.
 

@@ -24,7 +24,7 @@ _OF_PARAMETERS = (Watched.LOCAL, Watched.REDUCED, Watched.STATE, Watched.UPDATES
 _Parameter = tuple[str, str]  # module, name
 
 
-def examine(path: Path) -> Checkup:
+def examine(path: Path, *, free_bytes: int) -> Checkup:
     """What was recognised and seen."""
     trace = Trace.open(path)
     infos = [found.info for found in trace.ranks.values()]
@@ -52,6 +52,7 @@ def examine(path: Path) -> Checkup:
         inferred=len(inferred),
         tensors=len(ids),
         bytes_per_rank=sum(sizes.values()) // len(trace.ranks),
+        free_bytes=free_bytes,
         seconds=max((summary.seconds for summary in summaries), default=0.0),
         recording_seconds=max((s.recording_seconds for s in summaries), default=0.0),
         problems=(*read_refusals(path), *_all(summary.faults for summary in summaries)),

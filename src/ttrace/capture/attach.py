@@ -1,20 +1,21 @@
-"""Where a training script meets TTrace: three lines, inert unless the run is traced."""
+"""Where a training script meets TTrace: three lines, inert unless the run is traced or watched."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ttrace.capture.guard import Guard, log_fault
-from ttrace.capture.settings import OUT, Settings
+from ttrace.capture.settings import OUT, WATCH, Settings, WatchSettings
 from ttrace.capture.tracer import Attached, OffTracer, Tracer
 from ttrace.trace.progress import write_refusal
 
 if TYPE_CHECKING:
+    from ttrace.capture.replicas.tracer import ReplicaTracer
     from ttrace.capture.step import RecordingTracer
 
 
@@ -30,18 +31,47 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     into and any fault of ours are said once in the log of the run, and by whoever reads the trace.
     What raises is `annotate` and `Split`, which a script calls for TTrace alone.
     """
-    folder = os.environ.get(OUT)
+    folder = os.environ.get(OUT) or os.environ.get(WATCH)
     if not folder or (os.getpid(), folder) in _REFUSED:
         return OffTracer()
     try:
+        watched = WatchSettings.from_environment(os.environ)
+        if watched is not None:
+            return _watching(model, _listed(optimizer), watched)
         settings = Settings.from_environment(os.environ)
-        return OffTracer() if settings is None else _recording(model, optimizer, settings)
+        return OffTracer() if settings is None else _recording(model, _listed(optimizer), settings)
     except Exception as error:  # noqa: BLE001  (whatever we cannot trace must train all the same)
         _refuse(Path(folder), error)
         return OffTracer()
 
 
-def _recording(model: Any, optimizer: Any, settings: Settings) -> RecordingTracer:
+def _listed(optimizer: Any) -> Sequence[Any]:
+    if optimizer is None:
+        return []
+    return optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+
+
+def _watching(model: Any, optimizers: Sequence[Any], settings: WatchSettings) -> ReplicaTracer:
+    """One tracer of a process: a model that is attached later takes the place of what trained."""
+    from ttrace.adapters.registry import find_adapter
+    from ttrace.capture.replicas.tracer import ReplicaTracer
+
+    global _WATCHES
+    earlier = None if _WATCHES is None else _WATCHES()
+    attached, outcome = Attached(model, optimizers), None
+    if earlier is not None and earlier.is_open and earlier.folder == settings.folder:
+        outcome = earlier.log
+        if not earlier.has_begun:
+            attached = earlier.attached.and_then(model, optimizers)
+    tracer = ReplicaTracer(find_adapter(attached.model), attached, settings, outcome)
+    if earlier is not None and outcome is not None:
+        earlier.let_go()
+        earlier.successor = None if earlier.has_begun else tracer
+    _WATCHES = ref(tracer)
+    return tracer
+
+
+def _recording(model: Any, optimizers: Sequence[Any], settings: Settings) -> RecordingTracer:
     # Only a traced run pays for importing the frameworks' modules.
     from ttrace.adapters.registry import find_adapter
     from ttrace.capture.rounding import split_linears
@@ -54,9 +84,6 @@ def _recording(model: Any, optimizer: Any, settings: Settings) -> RecordingTrace
     if settings.split > 1:
         parts = model.values() if isinstance(model, Mapping) else model
         split_linears(parts, settings.split, guard)
-    optimizers = [] if optimizer is None else optimizer
-    if not isinstance(optimizers, (list, tuple)):
-        optimizers = [optimizers]
     if earlier is None:
         tracer = RecordingTracer(find_adapter(model), Attached(model, optimizers), settings, guard)
     else:
@@ -81,6 +108,7 @@ def _refuse(folder: Path, error: Exception) -> None:
 
 _REFUSED: set[tuple[int, str]] = set()  # processes, and folders that they are not traced into
 _LAST: ref[RecordingTracer] | None = None
+_WATCHES: ref[ReplicaTracer] | None = None
 
 
 def _remember(tracer: RecordingTracer) -> None:

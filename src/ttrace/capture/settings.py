@@ -3,6 +3,9 @@
     Settings(folder=Path("out/perturbed-1"), noise_seed=1)
     {"TTRACE_OUT": "/home/me/out/perturbed-1", "TTRACE_STEPS": "1", "TTRACE_NOISE_SEED": "1"}
 
+    WatchSettings(folder=Path("out"), every=100)
+    {"TTRACE_WATCH": "/home/me/out", "TTRACE_EVERY": "100"}
+
 Whoever starts a run writes the variables; `attach`, in every process of it, reads them. Their names
 stand in this file alone.
 """
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttrace.capture.schedule import Schedule
+from ttrace.core.drift import SharedKind
 from ttrace.errors import UsageError
 
 OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
@@ -31,10 +35,12 @@ INSIDE = "TTRACE_INSIDE"  # tap blocks, and inside of these (JSON); values of th
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
 SUMS = "TTRACE_SUMS"  # that a fingerprint keeps of every tensor at least: fewer for tiny models
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
+WATCH = "TTRACE_WATCH"  # folder of a run whose replicas are compared, and that is not traced
+WITHOUT = "TTRACE_WITHOUT"  # what of replicas is not compared, with commas between
 
 _VARIABLES = (
     *(OUT, STEPS, SKIP, EVERY, LIMIT_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, INSIDE),
-    *(SUMS, PLAN, PAYLOAD),
+    *(SUMS, PLAN, PAYLOAD, WATCH, WITHOUT),
 )
 
 
@@ -110,6 +116,45 @@ class Settings:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """Where the outcome of a watched run goes, which of its steps are watched, and for what."""
+
+    folder: Path
+    skip: int = 0
+    every: int = 1
+    without: frozenset[SharedKind] = frozenset()
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(skip=self.skip, every=self.every)
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that say the same to every process of the run."""
+        values = {WATCH: str(self.folder.resolve())}
+        values |= {SKIP: str(self.skip)} if self.skip else {}
+        values |= {EVERY: str(self.every)} if self.every > 1 else {}
+        return values | ({WITHOUT: ",".join(sorted(self.without))} if self.without else {})
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> WatchSettings | None:
+        """What a process was told; None in a run that is not watched, or traced instead."""
+        folder = environment.get(WATCH)
+        if not folder or environment.get(OUT):
+            return None
+        return cls(
+            folder=Path(folder),
+            skip=_number(environment, SKIP) or 0,
+            every=_number(environment, EVERY) or 1,
+            without=frozenset(map(_kind, filter(None, environment.get(WITHOUT, "").split(",")))),
+        )
+
+
+def is_asked(environment: Mapping[str, str]) -> bool:
+    """Whether a run was started for tracing, or to be watched."""
+    return bool(environment.get(OUT) or environment.get(WATCH))
+
+
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment that says nothing of tracing: a run inherits none of another's settings."""
     return {name: value for name, value in environment.items() if name not in _VARIABLES}
@@ -135,3 +180,9 @@ def _number(environment: Mapping[str, str], variable: str) -> int | None:
     if not text.isdecimal():
         raise UsageError(f"{variable} must be a whole number, found {text!r}")
     return int(text)
+
+
+def _kind(text: str) -> SharedKind:
+    if text not in SharedKind.__members__.values():
+        raise UsageError(f"{WITHOUT} must list {', '.join(SharedKind)}, found {text!r}")
+    return SharedKind(text)

@@ -1,11 +1,12 @@
-"""The command line: demo, doctor, diff, isolate, run, plan, check, report, compare-reports,
-accept, show, export, skill.
+"""The command line: demo, doctor, diff, isolate, run, watch, plan, check, report,
+compare-reports, accept, show, export, skill.
 
 Exit codes, of all commands:
 
     0    equivalent, or done
     1    not equivalent
-    2    could not decide: undecided, traces that cannot be read or compared, a run that failed
+    2    could not decide: undecided, traces that cannot be read or compared, a run that failed, or
+         that has nothing to watch
     3    wrong usage, or a fault of our own
     129, 130, 143    hung up, interrupted, told to end
 """
@@ -25,6 +26,7 @@ from ttrace.cli.results import accept, check, compare_reports, report
 from ttrace.cli.runs import demo, diff, isolate, run
 from ttrace.cli.screen import say, say_error, take_any_text
 from ttrace.cli.traces import export, plan, show
+from ttrace.cli.watch import watch
 from ttrace.errors import CannotCompare, CommandFailed, TraceError, TTraceError
 
 _UNDECIDED = 2
@@ -48,6 +50,10 @@ app.command(
 app.command(short_help="Run reference and candidate with tracing on, then compare.")(diff)
 app.command(short_help="The same with every module isolated: smaller errors show.")(isolate)
 app.command(context_settings={"ignore_unknown_options": True})(run)
+app.command(
+    short_help="Run to the end, and say when replicas differ.",
+    context_settings={"ignore_unknown_options": True},
+)(watch)
 app.command(short_help="Write the plans of an isolated run.")(plan)
 app.command()(check)
 app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(report)

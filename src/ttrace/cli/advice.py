@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from ttrace.cli.options import Json, Timeout
-from ttrace.cli.screen import say, waiting, write_json
+from ttrace.cli.screen import OUT_FOLDER, say, waiting, write_json
 
 _UNDECIDED = 2
 
 
 def doctor(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
+    out: Annotated[Path, typer.Option(help="Where traces will go: is there room?")] = OUT_FOLDER,
     timeout: Timeout = 1800.0,
     json_file: Json = None,
 ) -> None:
@@ -34,13 +35,19 @@ def doctor(
     run = TracedRun(name="traced", work=command, settings=settings, timeout_seconds=timeout)
     with waiting("running one step"):
         run_command(run, command)  # after a failure its output stays: it says why
-    found = examine(run.folder)
+    found = examine(run.folder, free_bytes=_free_bytes(out))
     shutil.rmtree(folder)
     for about, text in lines(found):
         say(f"  {about:<11} {text}", stderr=json_file == "-")
     say(verdict(found), stderr=json_file == "-")
     write_json(json_file, {**to_dict(found), "ready": found.is_whole})
     raise typer.Exit(0 if found.is_whole else _UNDECIDED)
+
+
+def _free_bytes(folder: Path) -> int:
+    """On the disk of a folder that may not be there yet."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(there).free
 
 
 def skill() -> None:

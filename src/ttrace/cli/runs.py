@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +36,7 @@ from ttrace.cli.options import (
     Tap,
     Timeout,
 )
-from ttrace.cli.screen import finish, say, waiting, write_json
+from ttrace.cli.screen import finish, say, stamped_folder, waiting, write_json
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.launch import prepare_folder
 from ttrace.report.numbers import counted, filled
@@ -224,6 +223,9 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
     Where launchers share the folder, ranks of the others may still be training: only `ttrace check`
     can say whether the trace is whole.
     """
+    from ttrace.core.plain import to_dict
+    from ttrace.report.costs import cost_line
+    from ttrace.trace.cost import cost_of
     from ttrace.trace.reader import Trace
 
     if run.shared:
@@ -243,6 +245,9 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
         stderr=json_file == "-",
     )
     data = {"trace": str(run.folder), "tensors": len(trace.by_id()), "faults": faults}
+    if (cost := cost_of(run.folder)) is not None:
+        say(cost_line(cost), stderr=json_file == "-")
+        data |= {"cost": to_dict(cost)}
     write_json(json_file, data)
     made = min((found.summary.steps for found in trace.ranks.values() if found.summary), default=0)
     if unfinished or trace.missing_ranks or faults:
@@ -269,7 +274,7 @@ def _experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experime
     from ttrace.lab.experiment import Experiment
     from ttrace.lab.local import LocalExecutor
 
-    folder = prepare_folder(out or _default_folder(name))
+    folder = prepare_folder(out or stamped_folder(name))
     with telling(LocalExecutor()) as told:
         yield Experiment(folder=folder, execute=told, progress=told.progress, **fields)
 
@@ -280,7 +285,3 @@ def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
     write_json(
         json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs]
     )
-
-
-def _default_folder(command: str) -> Path:
-    return Path("ttrace-out") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"

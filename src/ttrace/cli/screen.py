@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +36,8 @@ from ttrace.report.html import render as render_page
 from ttrace.report.json_file import dumps, render
 from ttrace.report.terminal import print_check
 from ttrace.text import inert
+
+OUT_FOLDER = Path("ttrace-out")
 
 
 def finish(
@@ -98,6 +101,11 @@ def _put(target: str, text: str) -> None:
         write_whole(sys.stdout, text)
     else:
         Path(target).write_text(text, encoding="utf-8")
+
+
+def stamped_folder(command: str) -> Path:
+    """Where a command leaves what it made, where nobody says it."""
+    return OUT_FOLDER / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def open_console(*, stderr: bool = False) -> Console:

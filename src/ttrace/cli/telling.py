@@ -1,8 +1,8 @@
 """What is said while runs and comparisons last: a spinner for a person, plain lines for a log.
 
-    run 3 of 3: perturbed reference, 12 s
+    run 3 of 3: perturbed reference, 12 s, 1.2 GB, hooks 54% of the step
     compared 394 tensors, 0.8 s
-    run 4 of 6: isolated reference, 9.1 s
+    run 4 of 6: isolated reference, 9.1 s, 1.2 GB, hooks 61% of the step
 
 Lines come when something has ended, one for each run and each comparison, on standard error: what
 is asked for stays alone on standard output. How many runs there will be may grow on the way.
@@ -16,7 +16,9 @@ from contextlib import contextmanager
 
 from ttrace.cli.screen import comparing, say, stderr_is_terminal, waiting
 from ttrace.lab.run import Executor, TracedRun
+from ttrace.report.costs import short_cost
 from ttrace.report.numbers import counted
+from ttrace.trace.cost import cost_of
 
 _NAMES = {
     "reference": "reference",
@@ -64,7 +66,7 @@ class Telling:
         except BaseException:
             _line(f"{what}, did not end well after", time.monotonic() - start)
             raise
-        _line(f"{what},", time.monotonic() - start)
+        _line(f"{what},", time.monotonic() - start, _cost(run))
 
     def progress(self, what: str, done: int, total: int) -> None:
         """A comparison has several parts: noise, candidate, suspects."""
@@ -88,6 +90,11 @@ def spoken(name: str) -> str:
     return f"{said} {number}" if number not in ("", "1") else said
 
 
-def _line(text: str, seconds: float) -> None:
+def _cost(run: TracedRun) -> str:
+    cost = cost_of(run.folder)
+    return "" if cost is None else f", {short_cost(cost)}"
+
+
+def _line(text: str, seconds: float, more: str = "") -> None:
     if not stderr_is_terminal():
-        say(f"{text} {seconds:.{0 if seconds >= 10 else 1}f} s", stderr=True)
+        say(f"{text} {seconds:.{0 if seconds >= 10 else 1}f} s{more}", stderr=True)

@@ -52,10 +52,16 @@ class Checkup:
     inferred: int  # tensors whose place in the whole is found by shape and content
     tensors: int
     bytes_per_rank: int
+    free_bytes: int  # on the disk that traces will be written to
     seconds: float
     recording_seconds: float
     problems: tuple[str, ...]  # what could not be recorded
     notes: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all ranks."""
+        return self.bytes_per_rank * self.ranks
 
     @property
     def unseen(self) -> tuple[Watched, ...]:

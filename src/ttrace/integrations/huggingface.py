@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from ttrace.capture.attach import attach
 from ttrace.capture.guard import Guard, entry
-from ttrace.capture.settings import OUT
+from ttrace.capture.settings import is_asked
 from ttrace.capture.tracer import OffTracer, Tracer
 
 
@@ -27,7 +27,7 @@ class TTraceCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self) -> None:
         self.guard = Guard()
         self._tracer: Tracer = OffTracer()
-        self._has_begun = not os.environ.get(OUT)
+        self._has_begun = not is_asked(os.environ)
 
     @entry("the begin of training")
     def on_train_begin(self, *_: Any, model: Any = None, optimizer: Any = None, **__: Any) -> None:

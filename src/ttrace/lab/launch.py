@@ -22,7 +22,7 @@ from ttrace.trace.resume import keep_common_steps
 
 # Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
 _PATIENCE_SECONDS = 3.0
-_GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
+GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
 _LOOK_SECONDS = 0.5  # chosen: between two looks at what is recorded, on a slow file system too
 _SEARCHED_BYTES = 1 << 20  # chosen: a traceback of every rank of a node
 _TORCHRUN_SUMMARY = "torch/distributed/elastic/multiprocessing/api.py"
@@ -85,9 +85,11 @@ def run_command(run: TracedRun, command: Command) -> None:
             return
     if code != 0:
         if not is_recorded(run.folder, run.settings.steps):
-            raise CommandFailed(f"the {run.name} command {_how(code)}. {_tail(run)}")
-        write_death(run.folder, _how(code))
-    require_recorded(run, f" {_tail(run)}")
+            raise CommandFailed(
+                f"the {run.name} command {how_it_ended(code)}. {last_lines(run.log)}"
+            )
+        write_death(run.folder, how_it_ended(code))
+    require_recorded(run, f" {last_lines(run.log)}")
 
 
 def _exit_code(
@@ -96,7 +98,7 @@ def _exit_code(
     """The exit code; None when the command went on though all steps are recorded."""
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     try:
-        process = Supervised(words, environment, log, grace_seconds=_GRACE_SECONDS)
+        process = Supervised(words, environment, log, grace_seconds=GRACE_SECONDS)
         try:
             return _wait(process, run)
         finally:
@@ -105,15 +107,11 @@ def _exit_code(
         raise CommandFailed(
             f"the {run.name} command did not end within {run.timeout_seconds:g} s and was "
             f"stopped; a collective that one rank never entered hangs like this. Raise "
-            f"--timeout if it is merely slow. {_tail(run)}"
+            f"--timeout if it is merely slow. {last_lines(run.log)}"
         ) from None
     except NotStarted as error:
         run.log.unlink()  # nothing ran: the folder stays empty for the next try
-        raise CommandFailed(
-            f"the {run.name} command could not be started: {error.strerror}: "
-            f"{command if isinstance(command, str) else shlex.join(command)}; expected a program "
-            "and its arguments"
-        ) from error
+        raise could_not_start(run.name, command, error) from error
 
 
 def _wait(process: Supervised, run: TracedRun) -> int | None:
@@ -131,7 +129,15 @@ def _wait(process: Supervised, run: TracedRun) -> int | None:
     return None
 
 
-def _how(code: int) -> str:
+def could_not_start(name: str, command: Command, error: NotStarted) -> CommandFailed:
+    return CommandFailed(
+        f"the {name} command could not be started: {error.strerror}: "
+        f"{command if isinstance(command, str) else shlex.join(command)}; expected a program "
+        "and its arguments"
+    )
+
+
+def how_it_ended(code: int) -> str:
     """How a command ended; a shell adds 128 to the signal that killed what it ran."""
     if code < 0:
         return f"was killed by {_name(-code)}"
@@ -146,21 +152,21 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _tail(run: TracedRun) -> str:
+def last_lines(log: Path) -> str:
     """The last lines of the log, of which no more is read than could be shown."""
     try:
-        with run.log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - _SEARCHED_BYTES))
-            read = log.read(_SEARCHED_BYTES).decode(errors="replace")
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _SEARCHED_BYTES))
+            read = file.read(_SEARCHED_BYTES).decode(errors="replace")
     except OSError as error:
-        return f"Its output in {run.log} is gone ({error.strerror}): something removed it"
+        return f"Its output in {log} is gone ({error.strerror}): something removed it"
     lines = read.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     # What torchrun adds when a rank fails is longer than what the rank had to say.
     summary = next((i for i, line in enumerate(lines) if _TORCHRUN_SUMMARY in line), None)
     shown = "\n".join(lines[:summary] or lines).rstrip().split("\n")[-_LAST_LINES:]
     text = "\n".join(map(_cut, shown)).rstrip()
-    return f"Its output is in {run.log}" + (f"; the last lines:\n{text}" if text else " (empty)")
+    return f"Its output is in {log}" + (f"; the last lines:\n{text}" if text else " (empty)")
 
 
 def _cut(line: str) -> str:

@@ -20,6 +20,11 @@ from ttrace.capture.settings import Settings
 from ttrace.errors import CommandFailed
 from ttrace.trace.progress import read_refusals
 
+HOW_TO_ATTACH = (
+    "recorded nothing: its script must call `tracer = ttrace.attach(model, optimizer)` and run its "
+    "step inside `with tracer.step():`, or add `TTraceCallback()` of ttrace.integrations to the "
+    "callbacks of its trainer."
+)
 Command = str | Sequence[str]  # a string is run by the shell, a list as it is
 
 
@@ -77,9 +82,4 @@ def require_recorded(run: TracedRun, more: str = "") -> None:
         raise CommandFailed(
             f"the {run.name} run ended well but could not be traced: {'; '.join(reasons)}{more}"
         )
-    raise CommandFailed(
-        f"the {run.name} run ended well but recorded nothing: its script must call "
-        "`tracer = ttrace.attach(model, optimizer)` and run its step inside `with "
-        "tracer.step():`, or add `TTraceCallback()` of ttrace.integrations to the callbacks of its "
-        f"trainer.{more}"
-    )
+    raise CommandFailed(f"the {run.name} run ended well but {HOW_TO_ATTACH}{more}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ttrace.core.checkup import Checkup, Sight, Watched
+from ttrace.report.costs import predictions, room
 from ttrace.report.numbers import counted, filled
 
 _NAMES = {
@@ -67,6 +68,8 @@ def lines(found: Checkup) -> Iterator[tuple[str, str]]:
         yield "layouts", f"{known} say where they belong; others are placed by shape and content"
     share = f"the step took {found.seconds:.2f} s, of which recording {found.recording_seconds:.2f}"
     yield "cost", f"{share} s; {found.bytes_per_rank / 1e6:.1f} MB on disk for a rank"
+    yield from (("predicted", text) for text in predictions(found))
+    yield "room", room(found)
     yield "runs", "`ttrace diff`: reference twice, candidate once; after a failure three more"
     yield from (("problem", text) for text in found.problems)
     yield from (("note", text) for text in found.notes)

@@ -16,6 +16,7 @@ FAR_BEYOND = "far beyond"  # reads on as a number does: far beyond its tolerance
 
 _MILLION = 1e6
 _LARGE = {"trillion": 1e12, "billion": 1e9, "million": _MILLION}
+_BYTES = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3}
 _TOO_LARGE = 1e15  # chosen: above, nobody has a word for it
 _SMALL = 1e-3  # chosen: below, it is as good as nothing
 
@@ -43,6 +44,14 @@ def exact_gain(gain: float) -> str:
     if not math.isfinite(gain) or not 0 < distance < 9:
         return f"{gain:.3g}"
     return f"{gain:.{max(2, 1 - math.floor(math.log10(distance)))}f}"
+
+
+def in_bytes(count: float) -> str:
+    """1.2 GB, 35 MB, 812 bytes."""
+    for name, size in _BYTES.items():
+        if count >= size:
+            return f"{_rounded(count / size, 3 if count >= 100 * size else 2):g} {name}"
+    return counted(int(count), "byte")
 
 
 def counted(count: int, noun: str) -> str:

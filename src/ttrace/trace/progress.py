@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from ttrace.trace import journal
 
@@ -69,9 +70,14 @@ def read_refusals(folder: Path) -> tuple[str, ...]:
 
 def _has_recorded(folder: Path, steps: int) -> bool:
     """Whether a rank has closed its trace, with so many steps or all that it had room for."""
+    end = journal_end(folder)
+    return end is not None and (int(end["steps"]) >= steps or end.get("is_full") is True)
+
+
+def journal_end(folder: Path) -> Any:
+    """The last line of a rank's journal, if that is its end; nobody has looked at it closely."""
     with (folder / journal.JOURNAL).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _MOST_BYTES))
         lines = file.read().splitlines(keepends=True)
-    end = journal.unverified_end(lines[-1] if lines else b"")
-    return end is not None and (int(end["steps"]) >= steps or end.get("is_full") is True)
+    return journal.unverified_end(lines[-1] if lines else b"")

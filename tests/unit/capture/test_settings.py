@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ttrace.capture import settings
-from ttrace.capture.settings import Settings, without_settings
+from ttrace.capture.settings import Settings, WatchSettings, is_asked, without_settings
+from ttrace.core.drift import SharedKind
 from ttrace.errors import UsageError
 
 PLAIN = Settings(folder=Path("/traces/out"))
@@ -82,3 +83,27 @@ def test_the_variables_are_spelled_in_one_file() -> None:
         if f'"{name}"' in file.read_text()
     }
     assert spelled == {("settings.py", name) for name in names}
+
+
+WATCHED = WatchSettings(
+    folder=Path("/traces/out"), skip=2, every=5, without=frozenset({SharedKind.GRADIENT})
+)
+
+
+@pytest.mark.parametrize("made", [WatchSettings(folder=Path("/traces/out")), WATCHED])
+def test_settings_of_watching_come_back_too(made: WatchSettings) -> None:
+    environment = made.to_environment()
+    assert WatchSettings.from_environment(environment) == made
+    assert Settings.from_environment(environment) is None
+    assert is_asked(environment)
+    assert without_settings(environment) == {}
+
+
+def test_a_run_that_is_traced_is_not_watched() -> None:
+    assert WatchSettings.from_environment(WATCHED.to_environment() | {settings.OUT: "a"}) is None
+    assert not is_asked({settings.WATCH: "", settings.OUT: ""})
+
+
+def test_what_cannot_be_left_out_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"TTRACE_WITHOUT must list gradient, .*found 'loss'"):
+        WatchSettings.from_environment({settings.WATCH: "a", settings.WITHOUT: "loss"})

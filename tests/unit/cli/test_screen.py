@@ -45,8 +45,9 @@ class TestPage:
 
 
 def lines(text: str) -> list[str]:
-    """Without how long it took."""
-    return [re.sub(r"\d+(\.\d)? s$", "N s", line) for line in text.splitlines()]
+    """Without how long it took, and what it cost."""
+    cost = r"(, [\d.]+ [KM]B, hooks \d+% of the step)?"
+    return [re.sub(rf"\d+(\.\d)? s{cost}$", "N s", line) for line in text.splitlines()]
 
 
 PLAIN = ["run 1 of 3: reference, N s", "run 2 of 3: candidate, N s"]
@@ -54,6 +55,12 @@ PLAIN += ["run 3 of 3: perturbed reference, N s", "compared 38 tensors, N s"]
 
 
 class TestProgressInAPipe:
+    def test_says_what_a_run_cost(self, traces: Path, tmp_path: Path) -> None:
+        first = invoke(*diff(traces, tmp_path / "out")).err.splitlines()[0]
+        assert re.fullmatch(
+            r"run 1 of 3: reference, [\d.]+ s, [\d.]+ KB, hooks \d+% of the step", first
+        )
+
     def test_is_a_line_for_each_run_and_comparison(self, traces: Path, tmp_path: Path) -> None:
         outcome = invoke(*diff(traces, tmp_path / "out"))
         assert lines(outcome.err) == PLAIN

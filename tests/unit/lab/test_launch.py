@@ -174,7 +174,7 @@ class TestHang:
 
     @pytest.fixture(autouse=True)
     def short_grace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(launch, "_GRACE_SECONDS", 1.0)
+        monkeypatch.setattr(launch, "GRACE_SECONDS", 1.0)
 
     def rank(self, folder: Path) -> int:
         return int((folder / "output.log").read_text().split()[0])

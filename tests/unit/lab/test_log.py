@@ -71,7 +71,7 @@ class TestTail:
     def tail(self, folder: Path, text: bytes) -> str:
         made = TracedRun(name="candidate", work="true", settings=Settings(folder=folder))
         made.log.write_bytes(text)
-        return launch._tail(made)
+        return launch.last_lines(made.log)
 
     def test_of_a_long_log_takes_little_memory(self, tmp_path: Path) -> None:
         log = TracedRun(name="a", work="true", settings=Settings(folder=tmp_path)).log
@@ -79,7 +79,7 @@ class TestTail:
             file.truncate(1 << 32)  # a hole: as a log has it that a supervisor could not shorten
         tracemalloc.start()
         try:
-            launch._tail(TracedRun(name="a", work="true", settings=Settings(folder=tmp_path)))
+            launch.last_lines(tmp_path / "output.log")
             assert tracemalloc.get_traced_memory()[1] < 32 * MIB
         finally:
             tracemalloc.stop()

@@ -23,7 +23,7 @@ from ttrace.lab import launch, supervisor
 
 PR_GET_CHILD_SUBREAPER = 37
 # The command line with less patience for those that do not listen.
-IMPATIENT = "from ttrace.lab import launch; launch._GRACE_SECONDS = 0.3"
+IMPATIENT = "from ttrace.lab import launch; launch.GRACE_SECONDS = 0.3"
 MAIN = f"{IMPATIENT}; from ttrace.cli import main; main()"
 
 
@@ -46,7 +46,7 @@ def pids(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0.3)
     monkeypatch.setattr(launch, "_PATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(launch, "_LOOK_SECONDS", 0.05)
 
@@ -86,7 +86,7 @@ class TestEnd:
     def test_waits_for_what_a_command_says_at_its_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(launch, "_GRACE_SECONDS", 10.0)
+        monkeypatch.setattr(launch, "GRACE_SECONDS", 10.0)
         command = "trap 'echo rank 3 hangs in all_reduce; exit 1' TERM; sleep 600 & wait"
         said = failure(command, tmp_path / "out", timeout_seconds=2.0)
         assert said.endswith("rank 3 hangs in all_reduce")

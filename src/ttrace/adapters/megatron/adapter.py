@@ -168,6 +168,10 @@ class MegatronAdapter(Adapter):
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         return self._table.local_gradient_layout(module, name)
 
+    def replicas(self, module: str, tensor: torch.Tensor) -> Sequence[int] | None:
+        """All: names have the numbers of layers and experts in the whole model."""
+        return range(dist.get_world_size()) if isinstance(tensor, nn.Parameter) else None
+
     def optimizers(self, given: Sequence[Any]) -> Sequence[Optimizer]:
         self._optimizers = Optimizers(given) if given else None
         return [] if self._optimizers is None else self._optimizers.inner()

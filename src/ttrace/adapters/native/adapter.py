@@ -6,7 +6,7 @@ neither is typed at alignment by its shape against the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -29,6 +29,7 @@ from ttrace.adapters.native.held import FLAT, held_parameters, watch_clipping
 from ttrace.adapters.native.modules import (
     batch_place,
     holds_unsharded_gradients,
+    replicated_modules,
     unwrapped,
     walk,
     written_class,
@@ -47,6 +48,7 @@ class NativeAdapter(Adapter):
         self._pipeline = Pipeline(model)
         super().__init__([stage.module for stage in self._pipeline.stages])
         self._held = held_parameters(self.roots, self.modules())
+        self._replicated = replicated_modules(self.roots, self.modules())
 
     def coordinates(self) -> Coordinates:
         alone = super().coordinates()
@@ -104,6 +106,9 @@ class NativeAdapter(Adapter):
     def local_gradient_layout(self, module: str, name: str) -> Layout | None:
         held = self._held.get((module, name))
         return None if held is None else held.layout
+
+    def replicas(self, module: str, tensor: torch.Tensor) -> Sequence[int] | None:
+        return dtensor.mesh_ranks(tensor) or self._replicated.get(module)
 
     def watch_clipping(self, before: BeforeClip) -> AbstractContextManager[None]:
         return watch_clipping(before)

@@ -135,6 +135,11 @@ def mesh_coordinates(tensor: torch.Tensor) -> dict[str, tuple[int, int]]:
     return dict(zip(_axis_names(mesh), places, strict=True))
 
 
+def mesh_ranks(tensor: torch.Tensor) -> tuple[int, ...]:
+    """All ranks of the mesh of a DTensor; none for a plain tensor."""
+    return tuple(tensor.device_mesh.mesh.flatten().tolist()) if isinstance(tensor, DTensor) else ()
+
+
 def _is_average(placement: Placement) -> bool:
     return type(placement) is Partial and placement.reduce_op == "avg"
 

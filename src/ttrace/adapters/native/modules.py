@@ -57,6 +57,32 @@ def batch_place(roots: Iterable[nn.Module]) -> tuple[int, int] | None:
     return None
 
 
+def replicated_modules(
+    roots: Iterable[nn.Module], modules: Iterable[tuple[str, nn.Module]]
+) -> dict[str, tuple[int, ...]]:
+    """Paths of modules inside of wrappers that keep them alike, and on which ranks they do.
+
+    Not of modules that hold anything that a wrapper was told to ignore.
+    """
+    ranks: dict[int, tuple[int, ...]] = {}
+    for wrapper in (module for root in roots for module in root.modules()):
+        group: Any = None
+        if isinstance(wrapper, DistributedDataParallel):
+            group = wrapper.process_group
+        elif isinstance(wrapper, FullyShardedDataParallel):
+            group = getattr(wrapper, "_inter_node_pg", None) or wrapper.process_group
+        if group is None:
+            continue
+        own = tuple(dist.get_process_group_ranks(group))
+        ignored: set[str] = getattr(wrapper, "parameters_to_ignore", set())
+        inner: Any = wrapper.module
+        for path, module in inner.named_modules():
+            names = (name for name, _ in module.named_parameters(recurse=False))
+            if not any(f"{path}.{name}".lstrip(".") in ignored for name in names):
+                ranks[id(module)] = own
+    return {path: ranks[id(module)] for path, module in modules if id(module) in ranks}
+
+
 def holds_unsharded_gradients(roots: Iterable[nn.Module]) -> bool:
     """Whether FSDP2 keeps gradients that it has not reduced yet: those of earlier microbatches."""
     sharded = (m for root in roots for m in root.modules() if isinstance(m, FSDPModule))
