@@ -1,4 +1,4 @@
-"""What fingerprints of everything cost on a GPU, beside the same steps without."""
+"""What recording a step costs on a GPU, in either form, beside the same steps without."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ import ttrace
 from benchmarks.gpu.model import Size, make
 from ttrace.capture.settings import Settings, without_settings
 
-_STEPS = 8  # chosen: the median of these, after as many that warm up
-_GIGA = 1e9
+STEPS = 8  # chosen: the median of these, after as many that warm up
 
 
 class Cost(NamedTuple):
@@ -28,18 +27,20 @@ class Cost(NamedTuple):
     seconds: float  # a step, the median
     recorded_bytes: int  # of a step
     peak_bytes: int  # of GPU memory
-    hook_seconds: float = 0.0  # that the hooks took of a step
 
 
-def off_and_on(size: Size, payload: str, device: str = "cuda") -> tuple[Cost, Cost]:
-    """The same model, steps without recording and with it taking turns."""
-    plain = _cost("off", size, None, device)
-    recorded = _cost(payload, size, payload, device)
-    return plain, recorded
-
-
-def _cost(name: str, size: Size, payload: str | None, device: str) -> Cost:
-    with tempfile.TemporaryDirectory(dir=_fast_folder()) as folder, _told(folder, payload):
+def cost(
+    name: str,
+    size: Size,
+    payload: str | None,
+    *,
+    device: str = "cuda",
+    steps: int = STEPS,
+    on_disk: bool = False,
+) -> Cost:
+    """Of steps that are recorded in this form, or not at all."""
+    where = None if on_disk else _memory_folder()
+    with tempfile.TemporaryDirectory(dir=where) as folder, _told(folder, payload, 2 * steps):
         model, optimizer, step = make(size, device)
         tracer = ttrace.attach(model, optimizer)
         if device == "cuda":
@@ -49,17 +50,17 @@ def _cost(name: str, size: Size, payload: str | None, device: str) -> Cost:
             with tracer.step():
                 step()
 
-        seconds = _median_seconds(traced, device)
+        seconds = _median_seconds(traced, device, steps)
         peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         written = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     if device == "cuda":
         torch.cuda.empty_cache()
-    return Cost(name, seconds, written // (2 * _STEPS), peak)
+    return Cost(name, seconds, written // (2 * steps), peak)
 
 
-def _median_seconds(step: Callable[[], None], device: str) -> float:
+def _median_seconds(step: Callable[[], None], device: str, steps: int) -> float:
     found = []
-    for _ in range(2 * _STEPS):
+    for _ in range(2 * steps):
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -67,17 +68,17 @@ def _median_seconds(step: Callable[[], None], device: str) -> float:
         if device == "cuda":
             torch.cuda.synchronize()
         found.append(time.perf_counter() - start)
-    return statistics.median(found[_STEPS:])
+    return statistics.median(found[steps:])
 
 
 @contextmanager
-def _told(folder: str, payload: str | None) -> Iterator[None]:
+def _told(folder: str, payload: str | None, steps: int) -> Iterator[None]:
     """The environment of a run that is recorded so, or not at all."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(without_settings(before))
     if payload is not None:
-        settings = Settings(folder=Path(folder) / "trace", steps=2 * _STEPS, payload=payload)
+        settings = Settings(folder=Path(folder) / "trace", steps=steps, payload=payload)
         os.environ.update(settings.to_environment())
     try:
         yield
@@ -86,5 +87,5 @@ def _told(folder: str, payload: str | None) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _fast_folder() -> str | None:
+def _memory_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
