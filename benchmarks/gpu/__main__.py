@@ -53,9 +53,11 @@ def _model(name: str, size: Size, link: float, disk: float, *, quick: bool) -> l
     lines = [_line(name, plain, plain)]
     fingerprints = _measured("fingerprints", size, "fingerprint")
     lines.append(_line(name, fingerprints, plain))
+    if size is not SMALL:  # all of a larger one does not fit into memory several times
+        return lines
     full = _measured("full, to memory", size, "full", steps=_FULL_STEPS)
     lines.append(_line(name, full, plain, of=("link", link)))
-    if not quick and size is SMALL:
+    if not quick:
         full = _measured("full, to disk", size, "full", steps=1, on_disk=True)
         lines.append(_line(name, full, plain, of=("disk", disk)))
     lines.append(

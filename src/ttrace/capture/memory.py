@@ -19,6 +19,7 @@ from typing import Protocol
 import torch
 
 from ttrace.capture.ring import Ring, Stretch
+from ttrace.trace.payload import flat_bytes
 
 # Chosen: eight tensors of the least size that is handed over.
 HOST_BYTES = 32 << 20
@@ -132,7 +133,7 @@ class HostMemory:
 def copy_into(room: torch.Tensor, piece: torch.Tensor) -> None:
     """Copy a tensor into as many bytes of memory of any device, in row-major order."""
     if piece.is_contiguous():
-        room.copy_(piece.reshape(-1).view(torch.uint8), non_blocking=True)
+        room.copy_(flat_bytes(piece), non_blocking=True)
     else:
         room.view(piece.dtype).view(piece.shape).copy_(piece, non_blocking=True)
 
@@ -143,7 +144,7 @@ def pieces(tensor: torch.Tensor, most_bytes: int) -> Iterator[torch.Tensor]:
     if 0 < tensor.nbytes <= most_bytes:
         yield tensor
     elif tensor.is_contiguous():
-        yield from tensor.reshape(-1).view(torch.uint8).split(most_bytes) if tensor.nbytes else ()
+        yield from flat_bytes(tensor).split(most_bytes) if tensor.nbytes else ()
     else:
         row_bytes = tensor.nbytes // len(tensor)
         if row_bytes <= most_bytes:

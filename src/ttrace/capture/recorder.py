@@ -182,11 +182,12 @@ class Recorder:
         self._writer.withdraw()
 
     def abandon(self) -> None:
-        """Leave the trace as it is, without an end: it never looks whole."""
-        try:
-            self._tell(self._outbox.close())
-        finally:
-            self._writer.abandon()
+        """Leave the trace as it is, without an end: it never looks whole.
+
+        Where a fault keeps the outbox from ending, who guards the run calls this again.
+        """
+        self._tell(self._outbox.close())
+        self._writer.abandon()
 
     def close(self, summary: Summary) -> None:
         try:

@@ -75,10 +75,6 @@ class Item:
     Whoever fills it puts None behind the last portion, and makes it void where filling fails.
     """
 
-    __slots__ = (
-        "error", "is_done", "is_void", "later", "portions", "record", "repeat", "sent", "size_bytes"
-    )  # fmt: skip
-
     def __init__(self, record: Record, repeat: Repeat | None = None) -> None:
         self.record = record
         self.repeat = repeat
@@ -89,6 +85,7 @@ class Item:
         self.error: Exception | None = None
         self.is_done = False
         self.is_void = False
+        self.is_held = False  # whether a portion of it could not be freed, or is in use
 
     def parts(self) -> Generator[memoryview, None, None]:
         """Its bytes, or the rest of them; each part is there until the next is asked for."""
@@ -97,10 +94,12 @@ class Item:
             if portion is None:
                 self.portions = None
                 return
+            self.is_held = True
             try:
                 yield portion.data()
             finally:
                 portion.free()
+                self.is_held = False
 
     def drop(self) -> None:
         """Free what is left of it."""
@@ -177,6 +176,8 @@ class Writers:
             item.error = error
         if item.portions is not None:  # what a fault left over
             item.drop()
+        if item.is_held:
+            raise RuntimeError(f"memory stays taken: {item.error}")  # others would wait for it
         with self._turn:
             item.sent.is_settled = item.is_done = True
             while self._waiting and self._waiting[0].is_done:

@@ -118,6 +118,10 @@ FULL = FullPayload()
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a CPU tensor in row-major order; copied only when it is not contiguous."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # numpy knows neither bf16 nor fp8, and a 0-dim tensor cannot be viewed as bytes.
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+    # numpy knows neither bf16 nor fp8.
+    return flat_bytes(tensor.detach().resolve_conj().resolve_neg().contiguous()).numpy().data
+
+
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor of any device, also of one element with odd strides."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
