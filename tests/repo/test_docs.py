@@ -21,6 +21,7 @@ from ttrace.report.terminal import print_check
 ROOT = Path(__file__).parents[2]
 PAGES = [
     "docs/tutorial/first-bug.md",
+    "docs/explanation/fingerprints.md",
     "docs/how-to/accumulation.md",
     "docs/how-to/ci.md",
     "docs/how-to/doctor.md",

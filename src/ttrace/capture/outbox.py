@@ -190,7 +190,7 @@ class Outbox:
 
 
 def _is_small(source: torch.Tensor) -> bool:
-    return source.device.type == _CUDA and source.nbytes <= _SMALL_BYTES
+    return source.is_cuda and source.nbytes <= _SMALL_BYTES
 
 
 def _threads_for(source: torch.Tensor | memoryview) -> int:

@@ -34,7 +34,7 @@ class CellsDoNotFit(Exception):
     """A record does not begin or end where cells do: its sums say nothing of the logical tensor."""
 
 
-class Digest(NamedTuple):
+class RecordDigest(NamedTuple):
     """Of all bits of a record; two can be compared that were made in the same way."""
 
     dtype: str
@@ -54,7 +54,7 @@ class Sketch:
     total: float | None
     squares: float | None
     peak: float | None
-    digests: dict[Layout, Digest] | None
+    digests: dict[Layout, RecordDigest] | None
     exponents: Words | None
 
 
@@ -133,7 +133,7 @@ def _sketch(sums: Array, prints: Sequence[tuple[Piece, Fingerprint, Cells]]) -> 
     has_counts = is_plain and len(counted) == len(prints) > 0
     are_padded = any(_is_padded(piece.layout) for piece, *_ in prints)
     digests = {
-        piece.layout: Digest(piece.records[0].dtype, cells, found.digest)
+        piece.layout: RecordDigest(piece.records[0].dtype, cells, found.digest)
         for piece, found, cells in prints
     }
     return Sketch(
