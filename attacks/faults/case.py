@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from attacks.faults.places import Counted, Fault, Raising
 from attacks.faults.programs import Attacked, Outcome
+from ttrace.capture import outbox
 from ttrace.capture.guard import Hook
 from ttrace.capture.settings import Settings, without_settings
 from ttrace.core.record import Summary
@@ -144,6 +145,8 @@ def _train(program: Attacked, rank: int, folder: Path, fault: Fault | None, *, c
             str(folder / "store"), program.ranks
         )
         dist.init_process_group("gloo", store=store, rank=rank, world_size=program.ranks)
+    if program.by_threads:
+        vars(outbox)["_HANDED_BYTES"] = 0
     before = _patchable()
     ran = Ran(counted=Counted() if counts else None)
     raising = None if fault is None else Raising(fault)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,11 +110,20 @@ class Counted:
             elif value is None and not (code.co_flags & CO_GENERATOR or _makes(code)):
                 self.returns[place] += 1
 
-        sys.setprofile(told)
-        try:
+        with _told_of_all_threads(told):
             yield
-        finally:
-            sys.setprofile(None)
+
+
+@contextmanager
+def _told_of_all_threads(told: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
+    """Of this one, and of those that are started while it is open."""
+    threading.setprofile(told)
+    sys.setprofile(told)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
 
 
 def _makes(code: CodeType) -> bool:
@@ -159,8 +169,5 @@ class Raising:
                 error = KINDS[fault.kind]()
                 raise error  # after which the profiler is off
 
-        sys.setprofile(told)
-        try:
+        with _told_of_all_threads(told):
             yield
-        finally:
-            sys.setprofile(None)

@@ -39,6 +39,7 @@ class Attacked:
     ranks: int = 0  # of a process group; 0: there is none
     settings: dict[str, Any] = field(default_factory=dict)
     is_isolated: bool = False  # overwritten by a plan made of a tapped run
+    by_threads: bool = False  # write every tensor, as is else done with large ones only
 
 
 class _Block(nn.Module):
@@ -247,9 +248,11 @@ def copied() -> Outcome:
 
 ALONE = (
     Attacked(name="plain", train=plain, settings={"steps": 2}),
+    Attacked(name="handed", train=plain, settings={"steps": 2}, by_threads=True),
     Attacked(name="accumulated", train=accumulated),
     Attacked(name="recomputed", train=recomputed),
     Attacked(name="raising", train=raising, settings={"steps": 3}),
+    Attacked(name="raising_handed", train=raising, settings={"steps": 3}, by_threads=True),
     Attacked(name="outside", train=outside),
     Attacked(name="copied", train=copied),
     Attacked(name="noisy", train=accumulated, exact=False, settings={"noise_seed": 1, "split": 2}),

@@ -21,7 +21,7 @@ _SAMPLE = "40"  # chosen: seconds
 
 
 def test_no_fault_of_a_sample_reaches_the_run() -> None:
-    programs = ["plain", "raising", "outside"]
+    programs = ["plain", "handed", "raising", "raising_handed", "outside"]
     command = [sys.executable, "-m", "attacks.faults", *programs, "--cases", _SAMPLE, "--jobs", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,6 +6,7 @@
     Hook                            what stands on modules, tensors and optimizers of the run
     entry, Around                   what a script calls
     Handles                         what is to be taken off again
+    in_background                   a thread of ours
 
 Every way from the run into the tracer leads through one of these, or through adapters.patching,
 which tells this guard. Only they must not fail themselves. An exception of the run's own,
@@ -184,6 +185,15 @@ class Handles:
         for handle in found:
             with suppress(Exception):
                 handle.remove()
+
+
+def in_background(work: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+    """The body of a thread of ours: a fault in it ends the thread and is told, not printed."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  (nobody else is there to catch it)
+        with suppress(Exception):
+            failed(error)
 
 
 def entry(

@@ -1,7 +1,8 @@
-"""Writes tensors as records, each object once, and keeps every fault away from the training run.
+"""Makes records of tensors, each object once, and keeps every fault away from the training run.
 
 A tensor that is one module's output and the next one's input is stored once; so is its gradient.
-Values are written before the hook returns, so later in-place changes cannot reach them.
+Values are fixed before the hook returns, so later in-place changes cannot reach them; the outbox
+writes them while training goes on.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-import xxhash
 
 from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.capture.guard import Guard
 from ttrace.capture.objects import ObjectMemory
+from ttrace.capture.outbox import Outbox
+from ttrace.capture.writers import Repeat, Sent, Unwritten
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
@@ -31,6 +34,15 @@ class _Moment:
     sequence: int
     microbatch: int
     recompute: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """What recording took of a step."""
+
+    recording_seconds: float = 0.0  # in the threads of the run: hooks, and the end of the step
+    waited_seconds: float = 0.0  # of these, for memory that was not written yet
+    bytes_written: int = 0
 
 
 class Recorder:
@@ -49,10 +61,12 @@ class Recorder:
         self._rank = rank
         self._payload = payload
         self._sequence = 0
-        self._values: ObjectMemory[Record] = ObjectMemory()
+        self._values: ObjectMemory[Sent] = ObjectMemory()
+        self._outbox = Outbox(writer)
         self._broken = False
         self.is_muted = False  # in steps that are let pass
-        self.seconds = 0.0  # that writing took in this step
+        self._before = self._so_far(0.0)
+        self._seconds = 0.0  # that the run spent here
         self.guard = guard or Guard()
 
     def value(
@@ -65,9 +79,9 @@ class Recorder:
         layout: Layout | None = None,
         boundary: BoundarySpec | None = None,
         sequence: int | None = None,
-    ) -> Record | None:
+    ) -> Sent | None:
         """Record a tensor; `layout` or the boundary's is used where it does not know its own."""
-        if self._broken or self.is_muted:
+        if self.is_muted or not self._is_open():
             return None
         if sequence is None:
             sequence = self.next_sequence()
@@ -76,7 +90,7 @@ class Recorder:
         try:
             return self._take(id, tensor, when, layout, boundary)
         finally:
-            self.seconds += time.perf_counter() - start
+            self._seconds += time.perf_counter() - start
 
     def _take(
         self,
@@ -85,7 +99,7 @@ class Recorder:
         when: _Moment,
         layout: Layout | None,
         boundary: BoundarySpec | None,
-    ) -> Record | None:
+    ) -> Sent | None:
         local, own_layout = self._adapter.to_local(tensor)
         if boundary is not None and boundary.rows:
             self._sent(id, local.cpu(), boundary, when)
@@ -93,21 +107,15 @@ class Recorder:
         if boundary is not None:
             local = local.permute(boundary.dims) if boundary.dims else local
             layout = boundary.layout
-        payload = payload_for(local, self._payload)
-        local = local if payload.on_device else local.cpu()
         if own_layout is None and layout is not None and _fits(layout, local):
-            own_layout, local = layout, local.reshape(layout.local_shape)
+            own_layout = layout
         batch_dim = None if boundary is None else boundary.batch_dim
         record = self._record(id, local, when, layout=own_layout, batch_dim=batch_dim)
         known = self._values.find(tensor)
-        if known is not None and _is_same_sum(known, id, layout):
-            _, data = payload.encode(record, local)
-            if _holds(known, data):
-                return self._note(_again(known, record))
-        written = self._write(record, local, payload)
-        if written is not None:
-            self._values.keep(tensor, written)
-        return written
+        again = None if known is None else Repeat(known, partial(_again, record, layout))
+        sent = self._outbox.put(record, local, payload_for(local, self._payload), again)
+        self._values.keep(tensor, sent)
+        return sent
 
     def mention(
         self,
@@ -118,17 +126,32 @@ class Recorder:
         same_as: TensorId,
     ) -> None:
         """Note a gradient that is stored under another id: the tensor is the same object."""
-        if not (self._broken or self.is_muted):
+        if not self.is_muted and self._is_open():
             when = _Moment(sequence=self.next_sequence(), microbatch=microbatch)
-            self._note(self._record(id, tensor, when, same_as=same_as))
+            self._outbox.note(self._record(id, tensor, when, same_as=same_as))
+
+    def begin_step(self) -> None:
+        self._seconds, self._before = 0.0, self._so_far(0.0)
+
+    def flush(self) -> None:
+        """Wait until all that was recorded is in the trace, and say what could not be written."""
+        start = time.perf_counter()
+        self._tell(self._outbox.flush())
+        self._seconds += time.perf_counter() - start
 
     def end_step(self) -> None:
         self._values.clear()
 
     def mark_step(self, number: int) -> None:
         """Say in the trace that all of a step is there; not after something of it was lost."""
+        self.flush()
         if not self._broken and not self.guard.faults():
             self._writer.end_step(number)
+
+    def cost(self) -> StepCost:
+        """Since the step began, until all of it is in the trace."""
+        self.flush()
+        return self._so_far(self._seconds, self._before)
 
     @property
     def has_room(self) -> bool:
@@ -136,19 +159,25 @@ class Recorder:
         return self._writer.has_room
 
     def withdraw(self) -> None:
+        self._tell(self._outbox.close())
         self._writer.withdraw()
 
     def abandon(self) -> None:
-        """Leave the trace as it is, without an end: it never looks whole."""
+        """Leave the trace as it is, without an end: it never looks whole.
+
+        Where a fault keeps the outbox from ending, who guards the run calls this again.
+        """
+        self._tell(self._outbox.close())
         self._writer.abandon()
 
     def close(self, summary: Summary) -> None:
         try:
+            self.flush()
             self._writer.close(replace(summary, faults=self.guard.faults()))
         except OSError as error:
             self.guard.lost("the end of the trace", error)
         finally:
-            self._writer.abandon()
+            self.abandon()
 
     def next_sequence(self) -> int:
         """A place in the order of the step, for a record that may be written later."""
@@ -171,7 +200,7 @@ class Recorder:
             rank=self._rank,
             sequence=when.sequence,
             dtype=dtype_name(local.dtype),
-            shape=tuple(local.shape),
+            shape=tuple(local.shape) if layout is None else layout.local_shape,
             microbatch=when.microbatch,
             recompute=when.recompute,
             layout=layout,
@@ -196,30 +225,38 @@ class Recorder:
                 batch_dim=boundary.batch_dim,
                 origin=part.origin,
             )
-            self._write(record, dense, payload_for(dense, self._payload))
+            self._outbox.put(record, dense, payload_for(dense, self._payload))
 
-    def _write(self, record: Record, local: torch.Tensor, payload: Payload) -> Record | None:
-        try:
-            return self._writer.write(record, local, payload)
-        except OSError as error:
-            self._stop(record, error)
-            return None
+    def _is_open(self) -> bool:
+        """Whether anything is still recorded: threads that write may have failed since."""
+        if self._outbox.is_broken and not self._broken:
+            self.flush()
+        return not self._broken
 
-    def _note(self, record: Record) -> Record | None:
-        try:
-            self._writer.note(record)
-        except OSError as error:
-            self._stop(record, error)
-            return None
-        return record
+    def _tell(self, lost: list[Unwritten]) -> None:
+        for where, error in lost:
+            if isinstance(error, OSError):
+                self._broken = True
+                self.guard.stopped(where, error)
+            else:
+                self.guard.lost(where, error)
 
-    def _stop(self, record: Record, error: OSError) -> None:
-        self._broken = True
-        self.guard.stopped(str(record.id), error)
+    def _so_far(self, seconds: float, before: StepCost | None = None) -> StepCost:
+        before = before or StepCost()
+        return StepCost(
+            recording_seconds=seconds,
+            waited_seconds=self._outbox.waited_seconds - before.waited_seconds,
+            bytes_written=self._writer.size_bytes - before.bytes_written,
+        )
 
 
-def _again(known: Record, met: Record) -> Record:
-    """The record of a tensor that is met again, under the bytes that it has already."""
+def _again(met: Record, said: Layout | None, known: Record) -> Record | None:
+    """The record of a tensor that is met again, under the bytes that it has already.
+
+    None where it is another term of a sum than before.
+    """
+    if not _is_same_sum(known, met.id, said):
+        return None
     return replace(
         known,
         id=met.id,
@@ -232,15 +269,6 @@ def _again(known: Record, met: Record) -> Record:
 
 def _fits(layout: Layout, local: torch.Tensor) -> bool:
     return math.prod(layout.local_shape) == local.numel()
-
-
-def _holds(record: Record, data: memoryview) -> bool:
-    """Whether the bytes are still those of the record.
-
-    Collectives, fused optimizers and writes through `.data` change a tensor behind autograd's back.
-    """
-    digest: str = xxhash.xxh3_64_hexdigest(data)
-    return record.location is not None and record.location.xxh3 == digest
 
 
 def _is_same_sum(record: Record, id_: TensorId, layout: Layout | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -17,6 +18,7 @@ from ttrace.capture.guard import Around, Guard, entry
 from ttrace.capture.instruments import install
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.manifest import wrappers_of
+from ttrace.capture.recorder import StepCost
 from ttrace.capture.settings import Settings
 from ttrace.capture.tracer import WAITING, Attached, OffTracer, Outside
 from ttrace.core.record import Summary
@@ -55,8 +57,7 @@ class RecordingTracer:
         self._done = earlier[-1] + 1 if earlier else 0  # the number of the next step
         self._first = self._done
         self._recorded = len(earlier)
-        self._began = 0.0
-        self._took: tuple[float, float] = 0.0, 0.0  # the last step, and recording it
+        self._began, self._took, self._cost = 0.0, 0.0, StepCost()  # of the last step
         self._is_inside = False  # of `with tracer.step()`, also after a fault
         self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
@@ -164,7 +165,8 @@ class RecordingTracer:
             self._end()
 
     def _begin(self) -> None:
-        self._began, self._recorder.seconds = time.perf_counter(), 0.0
+        self._began = time.perf_counter()
+        self._recorder.begin_step()
         self._recorder.is_muted = not self._schedule.records(self._done)
         self._context.begin(self._done)
         self._backward.begin()
@@ -186,7 +188,8 @@ class RecordingTracer:
             self.close()
 
     def _mark(self) -> None:
-        self._took = time.perf_counter() - self._began, self._recorder.seconds
+        self._cost = self._recorder.cost()
+        self._took = time.perf_counter() - self._began
         self._recorded += 1
         self._recorder.mark_step(self._done)
 
@@ -290,8 +293,8 @@ class RecordingTracer:
                 is_full=is_full,
                 wrappers=wrappers_of(self._context.adapter),
                 optimizers=tuple(self._update.stepped),
-                seconds=self._took[0],
-                recording_seconds=self._took[1],
+                seconds=self._took,
+                **asdict(self._cost),
                 code=self._context.places.code(),
             )
         )

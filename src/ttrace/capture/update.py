@@ -29,6 +29,7 @@ from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.tracer import Outside
 from ttrace.capture.weights import Name, WeightHooks
+from ttrace.capture.writers import Sent
 from ttrace.core.code import UPDATE
 from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
 from ttrace.core.ids import Kind, TensorId
@@ -63,8 +64,8 @@ class Update:
         self._updated: set[int] = set()  # optimizers
         self._taken: set[Name] = set()  # parameters whose main gradient is recorded
         self._given: set[Name] = set()  # parameters whose gradient an optimizer was given
-        self._digests: dict[tuple[str, str], str] = {}  # of parameters before the step
-        self._changed = False
+        self._before: dict[tuple[str, str], Sent] = {}  # parameters before the step
+        self._after: dict[tuple[str, str], Sent] = {}
         self._clipping = Clipping(context, overwriter, self._take_gradients, self._note)
         self._hooks = OptimizerHooks(
             context.guard,
@@ -74,7 +75,7 @@ class Update:
         )
 
     def begin(self) -> None:
-        self._changed = self._is_outside = False
+        self._is_outside, self._before, self._after = False, {}, {}
         self._clipping.begin()
         for seen in (self._updated, self._accumulated, self._taken, self._given):
             seen.clear()
@@ -129,7 +130,9 @@ class Update:
         if self._updated or self.by_hand:
             self._each_parameter(Kind.OPTIMIZER)
             self._each_parameter(Kind.PARAM_AFTER)
-            if not self._changed:
+            self._context.recorder.flush()
+            before, after = self._before, self._after
+            if all(name in before and before[name].xxh3 == after[name].xxh3 for name in after):
                 self._note("no parameter was changed inside tracer.step()")
 
     def _note_number(self, name: str, value: object) -> None:
@@ -282,17 +285,16 @@ class Update:
             found += 1
             id_ = self._context.id(parameter.module, kind, part.slot)
             layout = annotated_layout(parameter.tensor, part.tensor) or part.layout
-            record = self._context.recorder.value(id_, part.tensor, layout=layout)
-            if record is not None and record.location is not None:
-                self._compare_with_before(id_, record.location.xxh3)
+            sent = self._context.recorder.value(id_, part.tensor, layout=layout)
+            if sent is not None:
+                self._remember(id_, sent)
             if self._overwriter is not None:
                 self._overwriter.fill(id_, part.tensor, noisy=kind in _MADE_NOISY, layout=layout)
         if self._overwriter is not None:
             self._context.adapter.filled(kind, parameter)
         return found
 
-    def _compare_with_before(self, id_: TensorId, digest: str) -> None:
-        if id_.kind is Kind.PARAM:
-            self._digests[id_.module, id_.slot] = digest
-        elif id_.kind is Kind.PARAM_AFTER:
-            self._changed |= self._digests.get((id_.module, id_.slot)) != digest
+    def _remember(self, id_: TensorId, sent: Sent) -> None:
+        if id_.kind in (Kind.PARAM, Kind.PARAM_AFTER):
+            times = self._before if id_.kind is Kind.PARAM else self._after
+            times[id_.module, id_.slot] = sent

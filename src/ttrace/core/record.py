@@ -193,5 +193,7 @@ class Summary:
     wrappers: tuple[str, ...] = ()  # classes around the model, or instead of those people wrote
     optimizers: tuple[str, ...] = ()  # classes of those that made a step
     seconds: float = 0.0  # that the last recorded step took
-    recording_seconds: float = 0.0  # of which tensors were copied and written
+    recording_seconds: float = 0.0  # of which the run itself spent on recording it
+    bytes_written: Size = 0  # by which that step made the trace larger
+    waited_seconds: float = 0.0  # that the run waited in it for bytes to be written
     code: Code = field(default_factory=Code)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from importlib import metadata
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -33,6 +34,9 @@ class Fetch(Protocol):
     def __call__(
         self, record: Record, start: int, size: int, into: memoryview | None
     ) -> memoryview: ...
+
+
+Later = Callable[[], memoryview]  # gives bytes that a device is still computing
 
 
 class Span(NamedTuple):
@@ -65,9 +69,11 @@ class Payload(ABC):
         return asked and tensor.is_floating_point()
 
     @abstractmethod
-    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview]:
+    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview | Later]:
         """The record as the journal shall have it, and the bytes of the tensor.
 
+        Where a device computes them, a function that gives them: it is called once, when the step
+        is over, or earlier by who wants them at once; those of a step in the order of their calls.
         Its `payload` names this class and what `read` must know. Its dtype says how fine the values
         are, its shape and layout what a read gives; all three are those of the tensor beforehand.
         """
@@ -175,6 +181,10 @@ def _lacking(name: str) -> str:
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The memory of a CPU tensor in row-major order; copied only when it is not contiguous."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # numpy knows neither bf16 nor fp8, and a 0-dim tensor cannot be viewed as bytes.
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+    # numpy knows neither bf16 nor fp8.
+    return flat_bytes(tensor.detach().resolve_conj().resolve_neg().contiguous()).numpy().data
+
+
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor of any device, also of one element with odd strides."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -6,6 +6,8 @@
 Enters: bytes with a dtype, a shape and a name. Leaves: files seg-00000.safetensors and on, and the
 place of every tensor in them. It must not know what a record or a journal is.
 
+Several threads may write at once: each reserves its bytes, and only that takes turns.
+
 The header is written last, so an unsealed file is no safetensors file; its tensors are found by
 the journal. safetensors allows no gaps between tensors, so the alignment gaps are tensors
 themselves, named `__pad0` and on: foreign readers should skip names that start with `__pad`.
@@ -59,12 +61,15 @@ class SegmentWriter:
         self._header_bytes = header_bytes
         self._count = first  # of those that are there already
         self._current: _Segment | None = None
-        self._sealed_bytes = 0
+        self._full: list[_Segment] = []  # into which somebody still writes
+        self._closed_bytes = 0
 
     @property
     def size_bytes(self) -> int:
         """Of all files that it wrote."""
-        return self._sealed_bytes + (0 if self._current is None else self._current.size_bytes)
+        full_bytes = sum(segment.size_bytes for segment in self._full) if self._full else 0
+        current_bytes = 0 if self._current is None else self._current.size_bytes
+        return self._closed_bytes + full_bytes + current_bytes
 
     def append(
         self, data: memoryview, *, dtype: str | None, shape: Sequence[int], name: str
@@ -73,35 +78,104 @@ class SegmentWriter:
 
         A failed write (a full disk) raises OSError and leaves all earlier tensors as they were.
         """
-        if self._current is not None and not self._current.has_room(data.nbytes, self._max_bytes):
-            self.seal()
+        reserved = self.reserve(data.nbytes)
+        try:
+            reserved.write(data)
+        except BaseException:
+            self.give_back(reserved)
+            raise
+        return self.keep(reserved, dtype=dtype, shape=shape, name=name)
+
+    def reserve(self, size_bytes: int) -> Reserved:
+        """Room for bytes that come in pieces; `keep` it once they are all there."""
+        if self._current is not None and not self._current.has_room(size_bytes, self._max_bytes):
+            self._end_current()
         if self._current is None:
             self._current = _Segment(
                 self._folder / f"seg-{self._count:05d}.safetensors", self._header_bytes
             )
             self._count += 1
+        return self._current.reserve(size_bytes)
+
+    def keep(
+        self, reserved: Reserved, *, dtype: str | None, shape: Sequence[int], name: str
+    ) -> Location:
+        """All of its bytes are written: it is a tensor of its segment."""
         stored = safetensors_name(dtype) if dtype else None
-        return self._current.append(
-            data,
+        location = reserved.segment.keep(
+            reserved,
             dtype=stored or BYTE,
-            shape=shape if stored else (data.nbytes,),
+            shape=shape if stored else (reserved.size_bytes,),
             name=name[:_NAME_CHARS],
         )
+        self._seal_full(reserved.segment)
+        return location
+
+    def give_back(self, reserved: Reserved) -> None:
+        """Nothing is to be there."""
+        reserved.segment.give_back(reserved)
+        self._seal_full(reserved.segment)
 
     def seal(self) -> None:
         """Make the open segment a valid safetensors file; the next append starts another."""
         if self._current is not None:
-            try:
-                self._current.seal()
-            finally:
-                self.abandon()
+            self._end_current()
 
     def abandon(self) -> None:
-        """Close the open segment as it is; the journal still finds its tensors."""
-        if self._current is not None:
-            self._current.close()
-            self._sealed_bytes += self._current.size_bytes
-            self._current = None
+        """Close the open segments as they are; the journal still finds their tensors."""
+        for segment in (*self._full, *([] if self._current is None else [self._current])):
+            segment.close()
+            self._closed_bytes += segment.size_bytes
+        self._current, self._full = None, []
+
+    def _end_current(self) -> None:
+        """Nothing more goes into it, and it is sealed when the last that writes into it is done."""
+        assert self._current is not None
+        segment, self._current = self._current, None
+        self._full.append(segment)
+        self._seal_full(segment)
+
+    def _seal_full(self, segment: _Segment) -> None:
+        if self._full and segment in self._full and not segment.reservations:
+            segment.seal()
+            self._full.remove(segment)
+            self._closed_bytes += segment.size_bytes
+
+
+class Reserved:
+    """Bytes of a segment that are written in pieces, by any thread; their checksum."""
+
+    __slots__ = ("_hashed", "_written", "gap", "offset", "segment", "size_bytes")
+
+    def __init__(self, segment: _Segment, gap: int, offset: int, size_bytes: int) -> None:
+        self.segment = segment
+        self.gap = gap  # bytes before it that align it
+        self.offset = offset
+        self.size_bytes = size_bytes
+        self._written = 0
+        self._hashed = xxhash.xxh3_64()
+
+    @property
+    def is_whole(self) -> bool:
+        return self._written == self.size_bytes
+
+    @property
+    def xxh3(self) -> str:
+        """Of what was written."""
+        digest: str = self._hashed.hexdigest()
+        return digest
+
+    def write(self, data: memoryview) -> None:
+        """The next of its bytes, in chunks: each is hashed while the cache still holds it."""
+        start = 0
+        while start < data.nbytes:
+            # Chunks end where pages of the file end: no page is touched by two writes.
+            offset = self.offset + self._written
+            chunk = data[start : start + _CHUNK_BYTES - offset % _CHUNK_BYTES]
+            self.segment.write(chunk, offset)
+            self._hashed.update(chunk)
+            self._written += chunk.nbytes
+            start += chunk.nbytes
 
 
 class _Segment:
@@ -115,10 +189,11 @@ class _Segment:
         self._names: set[str] = set()
         self._pads = 0
         self._end = header_bytes
+        self.reservations = 0  # that are neither kept nor given back
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             # Real bytes, not a hole: the disk may be full by the time of the seal.
-            _write_all(self._fd, memoryview(b" " * header_bytes), 0)
+            self.write(memoryview(b" " * header_bytes), 0)
         except BaseException:
             self.close()
             path.unlink()
@@ -134,30 +209,47 @@ class _Segment:
         return self._end
 
     def has_room(self, size_bytes: int, max_bytes: int) -> bool:
-        return (
-            self._entries_bytes + _ENTRY_BYTES <= self._header_bytes
-            and self._end + size_bytes <= max_bytes
-        )
+        entries_bytes = self._entries_bytes + _ENTRY_BYTES * (1 + self.reservations)
+        return entries_bytes <= self._header_bytes and self._end + size_bytes <= max_bytes
 
-    def append(self, data: memoryview, *, dtype: str, shape: Sequence[int], name: str) -> Location:
+    def write(self, data: memoryview, offset: int) -> None:
+        _write_all(self._fd, data, offset)
+
+    def reserve(self, size_bytes: int) -> Reserved:
         # Without bytes after it a gap would never be filled.
-        gap = -self._end % ALIGNMENT if data.nbytes else 0
-        offset = self._end + gap
-        try:
-            digest = _write_hashed(self._fd, data, offset)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._end)
-            raise
-        if gap:
-            self._enter(f"__pad{self._pads}", BYTE, (gap,), offset - gap, gap)
-            self._pads += 1
+        gap = -self._end % ALIGNMENT if size_bytes else 0
+        reserved = Reserved(self, gap, self._end + gap, size_bytes)
+        self._end += gap + size_bytes
+        self.reservations += 1
+        return reserved
+
+    def keep(self, reserved: Reserved, *, dtype: str, shape: Sequence[int], name: str) -> Location:
+        assert reserved.is_whole, name
+        self.reservations -= 1
+        offset, size_bytes = reserved.offset, reserved.size_bytes
+        self._pad(offset - reserved.gap, reserved.gap)
         while name in self._names:
             name = f"{name}~{len(self._names)}"
         self._names.add(name)
-        self._enter(name, dtype, shape, offset, data.nbytes)
-        self._end = offset + data.nbytes
-        return Location(segment=self._file_name, offset=offset, size_bytes=data.nbytes, xxh3=digest)
+        self._enter(name, dtype, shape, offset, size_bytes)
+        return Location(
+            segment=self._file_name, offset=offset, size_bytes=size_bytes, xxh3=reserved.xxh3
+        )
+
+    def give_back(self, reserved: Reserved) -> None:
+        self.reservations -= 1
+        start, stop = reserved.offset - reserved.gap, reserved.offset + reserved.size_bytes
+        if stop == self._end:
+            self._end = start
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+        else:  # others wrote behind it
+            self._pad(start, stop - start)
+
+    def _pad(self, offset: int, size_bytes: int) -> None:
+        if size_bytes:
+            self._enter(f"__pad{self._pads}", BYTE, (size_bytes,), offset, size_bytes)
+            self._pads += 1
 
     def _enter(
         self, name: str, dtype: str, shape: Sequence[int], offset: int, size_bytes: int
@@ -176,23 +268,11 @@ class _Segment:
         text = _METADATA + "".join(self._entries) + "}"
         header = length.to_bytes(_LENGTH_BYTES, "little") + text.encode("ascii")
         try:
-            _write_all(self._fd, memoryview(header), 0)
+            if os.fstat(self._fd).st_size != self._end:  # what was given back was never written
+                os.ftruncate(self._fd, self._end)
+            self.write(memoryview(header), 0)
         finally:
             self.close()
-
-
-def _write_hashed(fd: int, data: memoryview, offset: int) -> str:
-    """Write in chunks, and hash each while the cache still holds it; the xxh3 of all of it."""
-    hashed = xxhash.xxh3_64()
-    start = 0
-    while start < data.nbytes:
-        # Chunks end where pages of the file end: no page is touched by two writes.
-        chunk = data[start : start + _CHUNK_BYTES - (offset + start) % _CHUNK_BYTES]
-        _write_all(fd, chunk, offset + start)
-        hashed.update(chunk)
-        start += chunk.nbytes
-    digest: str = hashed.hexdigest()
-    return digest
 
 
 def _write_all(fd: int, data: memoryview, offset: int) -> None:

@@ -28,7 +28,7 @@ from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.resume import resumable
 from ttrace.trace.room import Room
 from ttrace.trace.sealed import seal
-from ttrace.trace.segment import HEADER_BYTES, SegmentWriter
+from ttrace.trace.segment import HEADER_BYTES, Reserved, SegmentWriter
 
 
 class TraceWriter:
@@ -77,6 +77,11 @@ class TraceWriter:
         """Whether another step like the largest before fits into `max_bytes`."""
         return self._room.is_left
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all files, as far as they are written."""
+        return self._room.taken
+
     def write(self, record: Record, tensor: torch.Tensor, payload: Payload = FULL) -> Record:
         """Write `tensor` in the form of `payload`, then the line; the record with its location."""
         if record.shape != tuple(tensor.shape) or record.dtype != dtype_name(tensor.dtype):
@@ -84,25 +89,48 @@ class TraceWriter:
                 f"the record of {record.id} says {record.dtype} {record.shape}, its tensor is "
                 f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
             )
-        record, data = payload.encode(record, tensor)
+        record, made = payload.encode(record, tensor)
+        data = made() if callable(made) else made
+        reserved = self.reserve(data.nbytes)
+        try:
+            reserved.write(data)
+        except BaseException:
+            self.give_back(reserved)
+            raise
+        located = self.keep(record, reserved)
+        self.note(located)
+        return located
+
+    def reserve(self, size_bytes: int) -> Reserved:
+        """Room for the bytes of a record, which come in pieces and from any thread."""
         with self._lock:
             self._require_open()
-            self._room.require(data.nbytes + HEADER_BYTES)
+            self._room.require(size_bytes + HEADER_BYTES)
             before = self._segments.size_bytes
-            location = self._segments.append(
-                data,
+            reserved = self._segments.reserve(size_bytes)
+            self._room.take(self._segments.size_bytes - before)
+            return reserved
+
+    def keep(self, record: Record, reserved: Reserved) -> Record:
+        """All of its bytes are written: the record with its location, for `note`."""
+        with self._lock:
+            self._require_open()
+            location = self._segments.keep(
+                reserved,
                 dtype=record.dtype if record.payload is None else None,
                 shape=record.shape,
                 name=f"{record.id}@mb{record.microbatch}",
             )
+        return record.at(location)
+
+    def give_back(self, reserved: Reserved) -> None:
+        with self._lock:
+            before = self._segments.size_bytes
+            self._segments.give_back(reserved)
             self._room.take(self._segments.size_bytes - before)
-            located = record.at(location)
-            self._append(journal.RECORD, located.to_json())
-            self._records += 1
-        return located
 
     def note(self, record: Record) -> None:
-        """Journal a record whose bytes another record wrote, or that has none."""
+        """Journal a record whose bytes are written, by itself or another, or that has none."""
         with self._lock:
             self._require_open()
             self._append(journal.RECORD, record.to_json())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.capturing import Calling, Recorded, attach, hook_count, read, record
+from ttrace.capture import outbox
 from ttrace.capture.recorder import Recorder
 from ttrace.trace.writer import TraceWriter
 
@@ -111,18 +112,23 @@ class TestFaults:
         assert trace.summary.hooks_expected == trace.summary.hooks_fired
 
 
+@pytest.mark.parametrize("handed_bytes", [0, 1 << 30], ids=["by threads", "in hooks"])
 class TestDiskFull:
+    @pytest.fixture(autouse=True)
+    def written(self, handed_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(outbox, "_HANDED_BYTES", handed_bytes)
+
     @pytest.fixture
     def full(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = TraceWriter.write
+        original = TraceWriter.reserve
         written = iter(range(6))
 
-        def write(self: TraceWriter, *args: Any) -> Any:
+        def reserve(self: TraceWriter, *args: Any) -> Any:
             if next(written, None) is None:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return original(self, *args)
 
-        monkeypatch.setattr(TraceWriter, "write", write)
+        monkeypatch.setattr(TraceWriter, "reserve", reserve)
 
     @pytest.mark.usefixtures("full")
     def test_training_goes_on_and_the_trace_tells(self, small: Small, tmp_path: Path) -> None:
