@@ -20,6 +20,7 @@ from ttrace.capture.collectives import collectives_made
 from ttrace.capture.guard import Guard
 from ttrace.capture.objects import ObjectMemory
 from ttrace.capture.outbox import Outbox
+from ttrace.capture.repeats import is_of_layers, met_again
 from ttrace.capture.writers import Repeat, Sent, Unwritten
 from ttrace.core.ids import TensorId, is_inside
 from ttrace.core.layout import Layout
@@ -129,8 +130,8 @@ class Recorder:
             made = collectives_made()
         if (known := self._values.find(tensor)) is not None:
             sent, before = known
-            is_unchanged = made == before and _is_of_layers(id)
-            again = Repeat(sent, partial(_again, record, layout), is_unchanged)
+            is_unchanged = made == before and is_of_layers(id)
+            again = Repeat(sent, partial(met_again, record, layout), is_unchanged)
         sent = self._outbox.put(record, local, payload, again)
         self._values.keep(tensor, (sent, made))
         return sent
@@ -269,39 +270,5 @@ class Recorder:
         )
 
 
-def _again(met: Record, said: Layout | None, known: Record) -> Record | None:
-    """The record of a tensor that is met again, under the bytes that it has already.
-
-    None where it is another term of a sum than before.
-    """
-    if not _is_same_sum(known, met.id, said):
-        return None
-    return replace(
-        known,
-        id=met.id,
-        sequence=met.sequence,
-        microbatch=met.microbatch,
-        recompute=met.recompute,
-        same_as=known.same_as or known.id,
-    )
-
-
-def _is_of_layers(id_: TensorId) -> bool:
-    """Whether only layers write into it; optimizers change parameters unseen."""
-    return id_.kind.is_activation or id_.kind.is_gradient_of_activation
-
-
 def _fits(layout: Layout, local: torch.Tensor) -> bool:
     return math.prod(layout.local_shape) == local.numel()
-
-
-def _is_same_sum(record: Record, id_: TensorId, layout: Layout | None) -> bool:
-    """Whether a tensor that is met again is a term of the same sum over ranks as it was before.
-
-    A gradient that should be summed by now is another tensor, even if nothing changed it. An
-    activation that is met again without a layout keeps the layout that its first record has.
-    """
-    known = () if record.layout is None else record.layout.partial
-    if layout is None:
-        return id_.kind.is_activation or not known
-    return layout.partial == known

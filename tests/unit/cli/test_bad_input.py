@@ -250,15 +250,15 @@ class TestAskingForATensor:
 class TestFullDisk:
     @pytest.fixture
     def torn(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        original, left = TraceWriter.write, iter(range(8))
+        original, left = TraceWriter.reserve, iter(range(8))
 
-        def write(self: TraceWriter, *args: Any) -> Any:
+        def reserve(self: TraceWriter, *args: Any) -> Any:
             if next(left, None) is None:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return original(self, *args)
 
         with monkeypatch.context() as patch:
-            patch.setattr(TraceWriter, "write", write)
+            patch.setattr(TraceWriter, "reserve", reserve)
             return tiny_train.record(tmp_path / "torn")
 
     def test_is_not_the_candidates_fault(self, recorded: Path, torn: Path) -> None:
