@@ -152,6 +152,17 @@ def test_statistics_of_errors_are_near_those_of_all_values(
     assert found.error_sum == pytest.approx(exact.error_sum, abs=1e-2)
 
 
+@pytest.mark.parametrize("factor", [0.25, 0.999, 1.0001, 2.0, -1.0])
+def test_a_factor_is_nothing_else(tmp_path: Path, factor: float) -> None:
+    """However few sums there are: what is left beside the factor is rounding."""
+    few = FingerprintPayload(fewest=64)
+    parts = split(made() * factor, LAYOUTS["both"])
+    found = measured(tmp_path, made(), parts, payloads=(few, few)).statistics
+    assert found.gain == pytest.approx(factor, abs=1e-6)
+    left = found.error_norm**2 - found.along_reference**2
+    assert abs(left) < 2e-3 * found.error_norm**2
+
+
 def test_the_place_of_an_error_is_its_cell(tmp_path: Path) -> None:
     wrong = made()
     wrong[17] *= 2

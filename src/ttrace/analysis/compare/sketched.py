@@ -157,6 +157,7 @@ class SketchPair:
     def statistics(self) -> Statistics:
         error = self._candidate - self._reference
         errors, references = self._energy(error), self._energy(self._reference)
+        errors, references = self._calibrated(errors, references)
         error_squared = float(errors.sum())
         reference_squared, candidate_squared, error_dot = self._products(error, error_squared)
         is_equal = self._is_same_bits()
@@ -187,13 +188,30 @@ class SketchPair:
     def _energy(self, sums: Array) -> Array:
         return energies(sums, len(self._shape))
 
+    def _calibrated(self, errors: Array, references: Array) -> tuple[Array, Array]:
+        """Energies by which the reference has its exact norm; then a factor is nothing else, too:
+
+        what cells miss of the reference, they miss of an error that is a multiple of it.
+        """
+        exact, seen = self._exact_squares(), float(references.sum())
+        if exact is None or not seen:
+            return errors, references
+        return errors * (exact[0] / seen), references * (exact[0] / seen)
+
+    def _exact_squares(self) -> tuple[float, float] | None:
+        """Of both, where fingerprints tell them."""
+        reference, candidate = self._expected.squares, self._found.squares
+        if not self._is_whole or reference is None or candidate is None:
+            return None
+        candidate /= self._scale**2
+        smallest = _SMALLEST_EXACT * math.prod(self._shape)
+        return (reference, candidate) if min(reference, candidate) > smallest else None
+
     def _products(self, error: Array, error_squared: float) -> tuple[float, float, float]:
         """|r|^2, |c|^2 and <e, r>."""
-        exact = (self._expected.squares, self._found.squares)
-        if self._is_whole and exact[0] is not None and exact[1] is not None:
-            reference, candidate = exact[0], exact[1] / self._scale**2
-            if min(reference, candidate) > _SMALLEST_EXACT * math.prod(self._shape):
-                return reference, candidate, (candidate - reference - error_squared) / 2
+        if (exact := self._exact_squares()) is not None:
+            reference, candidate = exact
+            return reference, candidate, (candidate - reference - error_squared) / 2
         reference = float(self._energy(self._reference).sum())
         candidate = float(self._energy(self._candidate).sum())
         dot = float((error * self._reference).sum()) * 0.5 ** len(self._signed)
