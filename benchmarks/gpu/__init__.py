@@ -1,1 +1,1 @@
-"""Costs of recording on a GPU: one script, which needs torch and nothing else that is not there."""
+"""What recording costs on a GPU: scripts that need torch, numpy, xxhash and safetensors only."""

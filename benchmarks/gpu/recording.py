@@ -1,7 +1,8 @@
-"""What recording a step costs on a GPU, in either form, beside the same steps without."""
+"""What recording fingerprints of a step costs on a GPU, beside the same steps without."""
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import tempfile
@@ -14,10 +15,10 @@ from typing import NamedTuple
 import torch
 
 import ttrace
-from benchmarks.gpu.model import Size, make
+from benchmarks.gpu.model import GptConfig, make_workload
 from ttrace.capture.settings import Settings, without_settings
 
-STEPS = 8  # chosen: the median of these, after as many that warm up
+_STEPS = 8  # chosen: the median of these, after as many that warm up
 
 
 class Cost(NamedTuple):
@@ -30,29 +31,25 @@ class Cost(NamedTuple):
 
 
 def cost(
-    name: str,
-    size: Size,
-    payload: str | None,
-    *,
-    device: str = "cuda",
-    steps: int = STEPS,
-    on_disk: bool = False,
+    name: str, config: GptConfig, payload: str | None, device: str = "cuda", steps: int = _STEPS
 ) -> Cost:
-    """Of steps that are recorded in this form, or not at all."""
-    where = None if on_disk else _memory_folder()
+    """Of steps that are recorded in this form, into memory; or not at all."""
+    where = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=where) as folder, _told(folder, payload, 2 * steps):
-        model, optimizer, step = make(size, device)
-        tracer = ttrace.attach(model, optimizer)
+        work = make_workload(config, device)
+        tracer = ttrace.attach(work.model, work.optimizer)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
         def traced() -> None:
             with tracer.step():
-                step()
+                work.step()
 
         seconds = _median_seconds(traced, device, steps)
         peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         written = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    del work, tracer, traced
+    gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
     return Cost(name, seconds, written // (2 * steps), peak)
@@ -85,7 +82,3 @@ def _told(folder: str, payload: str | None, steps: int) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def _memory_folder() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -264,8 +264,8 @@ class Update:
                 id_ = context.id(p.module, Kind.ACCUMULATED_GRAD, p.name)
                 layout = annotated_layout(p.tensor, gradient)
                 layout = layout or adapter.local_gradient_layout(p.module, p.name)
-                # A copy: the reduction changes it in place, which its object need not tell.
-                context.recorder.value(id_, gradient.detach().clone(), layout=layout)
+                # An object of its own: the reduction changes it in place, which it need not tell.
+                context.recorder.value(id_, gradient.detach(), layout=layout)
 
     def _each_parameter(self, kind: Kind, parameters: Iterable[Parameter] | None = None) -> int:
         """How many tensors of this kind there were to record."""
