@@ -6,6 +6,7 @@ $ python -m benchmarks.gpu [--quick]      (quick: the smaller model only)
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 from pathlib import Path
@@ -50,6 +51,8 @@ def _model(name: str) -> list[str]:
 
 def _measured(what: str, name: str, payload: str | None) -> Cost:
     found = cost(what, NAMED[name], payload)
+    gc.collect()
+    torch.cuda.empty_cache()
     print(name, found, flush=True)
     return found
 

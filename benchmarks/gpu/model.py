@@ -85,6 +85,8 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(config.hidden)
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.head.weight = self.embed.weight
+        for table in (self.embed, self.position):  # as GPTs do: else the loss is 0 from the start
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import statistics
 import tempfile
@@ -48,10 +47,6 @@ def cost(
         seconds = _median_seconds(traced, device, steps)
         peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         written = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    del work, tracer, traced
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
     return Cost(name, seconds, written // (2 * steps), peak)
 
 
