@@ -32,7 +32,7 @@ from ttrace.core.alignment import Pair
 from ttrace.core.blame import Culprit
 from ttrace.core.enclosure import Enclosure, is_enclosed
 from ttrace.core.evidence import Detail
-from ttrace.core.finding import Note
+from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
@@ -287,6 +287,9 @@ class _Check:
         sources = self._sources
         yield from of_runs(sources.reference, sources.candidate, sources.perturbed)
         yield from of_alignment(compared.aligned)
+        if self._cells:
+            count, total = len(self._cells), len(compared.pairs)
+            yield Note(topic=Topic.FINGERPRINTS, count=count, total=total)
         if compared.scale.note is not None:
             yield compared.scale.note
         for measured in again:

@@ -70,6 +70,7 @@ class Topic(StrEnum):
     OTHER_UPDATES = "other_updates"  # of another size
     ALIGNMENT = "alignment"  # told by the alignment
     INFERRED_LAYOUTS = "inferred_layouts"
+    FINGERPRINTS = "fingerprints"  # tensors of which no values were compared
     KEPT_TOGETHER = "kept_together"  # gradients that one run has only as part of others
     LOSS_SCALE = "loss_scale"
     UNEQUAL_WEIGHTS = "unequal_weights"

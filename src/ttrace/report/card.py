@@ -201,7 +201,7 @@ def _ranks(ranks: tuple[int, ...], mesh: Mesh, world: int) -> str:
 def _commands(result: CheckResult, first: TensorResult | None) -> list[NextCommand]:
     """What repeats the comparison, and what brings the tensor into a notebook."""
     found = []
-    if first is not None and first.statistics is not None:
+    if first is not None and first.statistics is not None and not first.statistics.cells:
         trace, id_ = result.blamed_in.candidate, str(first.id)
         export = shlex.join(["ttrace", "export", trace, id_, "wrong.safetensors"])
         found.append(NextCommand(purpose=wording.line(Line.EXPORT_IT), text=export))

@@ -179,6 +179,8 @@ TOPICS = {
     Topic.ALIGNMENT: "{text}",
     Topic.INFERRED_LAYOUTS: "layout inferred from the shape: {count:tensor}, first {first}; no "
     "layout was declared; ttrace.annotate can declare it",
+    Topic.FINGERPRINTS: "{count:tensor} of {total} {count:|was/were} compared by fingerprints: a "
+    "place is the first index of a cell, and values are not known",
     Topic.KEPT_TOGETHER: "{count:gradient}, first {first}, {count:|was/were} not compared by "
     "{count:|itself/themselves}: in one of the runs the tensor has several uses, and only the "
     "gradient over all of them is there, which is compared",
