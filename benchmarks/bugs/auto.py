@@ -28,7 +28,7 @@ _HEAD = """# The same bugs by fingerprints
 Written by `make bench-bugs-auto`. Every bug of [the list](bugs.md) was tried twice: with
 `--capture full`, and with `--capture auto`, where runs record fingerprints, and isolated ones the
 values of suspected blocks. The models are tiny, so fingerprints keep as few as {sums} sums, and
-blocks are most of the model: what auto saves shows on [a GPU](benchmarks-gpu.md), not here.
+blocks are most of the model: what fingerprints save shows with `make bench-gpu`, not here.
 
 Same: whether both name the same places. Twin: whether the correct twin is silent in auto, in the
 plain comparison and in the isolated one. Bytes: of all tensors that all runs of a bug recorded.

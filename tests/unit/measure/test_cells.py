@@ -40,17 +40,23 @@ def test_merging_neighbours_the_other_way_round_is_another_sum() -> None:
     "error",
     [
         np.full((64, 1024), 0.5),
-        np.eye(64, 1024),
         np.outer(np.ones(64), GENERATOR.normal(size=1024)),
         np.outer(GENERATOR.normal(size=64), np.ones(1024)),
         GENERATOR.normal(size=(64, 1024)),
         np.where(np.arange(64)[:, None] == 17, GENERATOR.normal(size=1024), 0.0),
     ],
-    ids=["constant", "diagonal", "by column", "by row", "random", "one row"],
+    ids=["constant", "by column", "by row", "random", "one row"],
 )
 def test_the_norm_of_an_error_is_seen_whatever_its_shape(error: np.ndarray) -> None:
     found = norm_of(exact_sums(error, Cells((4, 64), (0, 0))), dims=2)
-    assert found == pytest.approx(float(np.linalg.norm(error)), rel=0.5)
+    assert found == pytest.approx(float(np.linalg.norm(error)), rel=0.15)
+
+
+def test_an_error_along_a_diagonal_is_seen_larger_by_no_more_than_the_root_of_two() -> None:
+    """Rows and columns have the same signs there, so that a few elements of a cell add up."""
+    error = np.eye(64, 1024)
+    found = norm_of(exact_sums(error, Cells((4, 64), (0, 0))), dims=2)
+    assert 1.0 <= found / np.linalg.norm(error) <= 1.4143
 
 
 @pytest.mark.parametrize(

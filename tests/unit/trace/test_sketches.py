@@ -160,7 +160,8 @@ def test_a_factor_is_nothing_else(tmp_path: Path, factor: float) -> None:
     found = measured(tmp_path, made(), parts, payloads=(few, few)).statistics
     assert found.gain == pytest.approx(factor, abs=1e-6)
     left = found.error_norm**2 - found.along_reference**2
-    assert abs(left) < 2e-3 * found.error_norm**2
+    rounding = 2.0**-23 * found.error_norm * found.reference_norm  # of sums, which are float32
+    assert abs(left) < 1e-4 * found.error_norm**2 + rounding
 
 
 def test_the_place_of_an_error_is_its_cell(tmp_path: Path) -> None:
