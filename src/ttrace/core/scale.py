@@ -10,12 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ttrace.errors import UsageError
 
 # Gains of bf16 gradients have a noise of 1e-4 to 1e-3 (measured); group sizes differ by a factor of
 # at least 1.1.
 MARGIN = 0.03
+# Gains of fp32 gradients have a noise of 1e-7 (measured); numbers that a program may hold are
+# further apart than this, powers of two than what tells scales apart.
+_FRACTION_MARGIN = 1e-6
+_LARGEST_DENOMINATOR = 100  # chosen: of 1.01; larger scales have smaller ones, 1000 is whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,21 @@ class Scales:
     def is_none(self, gain: float) -> bool:
         """Whether a gain is none of the allowed scales."""
         return abs(gain / self.nearest(gain) - 1) > MARGIN
+
+
+def written_scale(gain: float) -> float:
+    """The number that a program holds where a gain was measured, noise and all.
+
+    A scale is a power of two, a whole number or a plain fraction; what is none of them stays.
+    """
+    power = 2.0 ** round(math.log2(gain))
+    if abs(gain / power - 1) <= MARGIN / 10:
+        return power
+    if gain < 1:
+        return 1 / written_scale(1 / gain)
+    denominator = max(1, int(_LARGEST_DENOMINATOR / gain))
+    fraction = float(Fraction(gain).limit_denominator(denominator))
+    return fraction if abs(gain / fraction - 1) <= _FRACTION_MARGIN else gain
 
 
 def declared_scale(reference: int | None, candidate: int | None) -> float | None:

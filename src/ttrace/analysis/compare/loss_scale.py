@@ -17,7 +17,7 @@ from ttrace.core.alignment import Pair
 from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, as_terms
-from ttrace.core.scale import MARGIN, Scales, explained_scales
+from ttrace.core.scale import MARGIN, Scales, explained_scales, written_scale
 
 _SHOWN_GAINS = 8  # chosen: one for every microbatch of a rank
 
@@ -98,8 +98,8 @@ def _find_loss_scale(
     if not _are_alike(gains):
         # One scale for all ranks, so that what a rank does to its own loss shows in the loss alone.
         scales = Scales(allowed=(scales.nearest(middle),))
-    elif scales.is_none(middle) and _is_undone(comparator, pairs):
-        scales = Scales(allowed=(*scales.allowed, middle))
+    elif middle > 0 and scales.is_none(middle) and _is_undone(comparator, pairs):
+        scales = Scales(allowed=(*scales.allowed, written_scale(middle)))
     factor = scales.of(middle)
     scales = replace(scales, likely=scales.nearest(middle))
     return LossScale(factor=factor, scales=scales, note=_scale_note(factor, gains))
