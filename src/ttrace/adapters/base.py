@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from ttrace.adapters.leaves import leaves
+from ttrace.adapters.leaves import leaves, own_parameters
 from ttrace.adapters.optimizers import optimizers_behind, with_inner
 from ttrace.core.ids import Kind, distinct
 from ttrace.core.layout import Layout
@@ -220,7 +220,7 @@ class Parameters(Naming):
         """Every parameter once, tied ones under their first name. Default: those of `modules`."""
         seen: set[int] = set()
         for path, module in self.modules():
-            for name, parameter in module.named_parameters(recurse=False):
+            for name, parameter in own_parameters(module):
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield Parameter(module=path, name=name, tensor=parameter)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from ttrace.core.ids import distinct
 
@@ -72,3 +73,10 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field.name for field in dataclasses.fields(value) if field.init)
         yield from ((name, getattr(value, name)) for name in fields)
+
+
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """As `named_parameters(recurse=False)`, at a tenth of its cost: hooks ask every module."""
+    for name, parameter in module._parameters.items():  # noqa: SLF001
+        if parameter is not None:
+            yield name, parameter

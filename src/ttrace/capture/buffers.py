@@ -42,13 +42,11 @@ class Buffers:
         recorder = context.recorder
         for module, name, value in self.changed():
             id_ = context.id(module, Kind.BUFFER, name)
-            recorder.guard.recording(str(id_), partial(recorder.value, id_, value))
+            recorder.guard.recording(id_, partial(recorder.value, id_, value))
         if overwriter is not None:
             for module, name, value in self.all():  # also what only the reference changed
                 id_ = context.id(module, Kind.BUFFER, name)
-                recorder.guard.recording(
-                    str(id_), partial(overwriter.fill, id_, value, noisy=False)
-                )
+                recorder.guard.recording(id_, partial(overwriter.fill, id_, value, noisy=False))
 
     def _digest(self, value: torch.Tensor) -> str:
         local, _ = self._adapter.to_local(value)

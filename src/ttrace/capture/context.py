@@ -129,7 +129,7 @@ class StepContext:
     def is_recording(self) -> bool:
         return self.number is not None and not self.adapter.is_rehearsal()
 
-    def recording(self, where: str, work: Callable[[], _T]) -> _T | None:
+    def recording(self, where: object, work: Callable[[], _T]) -> _T | None:
         """What `work` returns, run outside autograd; None between steps and after a fault."""
         if not self.is_recording():
             return None

@@ -65,8 +65,10 @@ class Guard:
         self._count = 0
         self._said: set[str] = set()
 
-    def recording(self, where: str, work: Callable[[], _T]) -> _T | None:
+    def recording(self, where: object, work: Callable[[], _T]) -> _T | None:
         """What `work` returns; None after a fault in it, which leaves the rest of the step alone.
+
+        `where` becomes a text only then: hooks are many, and faults are few.
 
         What a step is made of may be stranger than we know: a tensor without storage, an argument
         that cannot be walked.
@@ -77,22 +79,22 @@ class Guard:
             self.lost(where, error)
             return None
 
-    def lost(self, where: str, error: Exception) -> None:
+    def lost(self, where: object, error: Exception) -> None:
         if not self.is_off:  # else it follows from that
-            self._keep(f"could not record {where}", where, error)
+            self._keep("could not record", where, error)
 
     def stopped(self, where: str, error: Exception) -> None:
         """A disk takes no more: what hooks still do costs nothing."""
         where = f"{where} (recording stops here, the training run goes on)"
-        self._keep(f"could not write {where}", where, error)
+        self._keep("could not write", where, error)
 
-    def harmed(self, where: str, error: Exception) -> None:
+    def harmed(self, where: object, error: Exception) -> None:
         with suppress(Exception):
             self.switch_off()
-        self._keep(f"records nothing more of this step after a fault in {where}", where, error)
+        self._keep("records nothing more of this step after a fault in", where, error)
 
     def ended(self, where: str, error: Exception) -> None:
-        self._keep(f"records nothing more after a fault in {where}", where, error)
+        self._keep("records nothing more after a fault in", where, error)
         with suppress(Exception):
             self.give_up()
 
@@ -101,16 +103,15 @@ class Guard:
         more = self._count - len(self._faults)
         return (*self._faults, f"and {more} more") if more else tuple(self._faults)
 
-    def _keep(self, effect: str, where: str, error: Exception) -> None:
+    def _keep(self, effect: str, where: object, error: Exception) -> None:
         """Said once for every effect: a log is read by people who train."""
         with suppress(Exception):  # the message of an error may be made by somebody else
             self._count += 1
             if len(self._faults) < _FAULTS_KEPT:
                 self._faults.append(f"{where}: {_in_one_line(error)}")
-            kind = effect.removesuffix(where)
-            if kind not in self._said:
-                self._said.add(kind)
-                log_fault(effect, error)
+            if effect not in self._said:
+                self._said.add(effect)
+                log_fault(f"{effect} {where}", error)
 
 
 class Hook:
@@ -124,7 +125,7 @@ class Hook:
     # torch would warn that a tensor is saved without it.
     __torch_unserializable__ = True
 
-    def __init__(self, guard: Guard, where: str, work: Callable[..., Any]) -> None:
+    def __init__(self, guard: Guard, where: object, work: Callable[..., Any]) -> None:
         self._guard = guard
         self._where = where
         self._work = work

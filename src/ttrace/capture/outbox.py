@@ -17,9 +17,10 @@ from queue import SimpleQueue
 
 import torch
 
+from ttrace.capture.items import Item, Repeat, Sent, Unwritten
 from ttrace.capture.memory import HOST_BYTES, HostMemory, Portion
 from ttrace.capture.staging import PINNED_BYTES, CudaDevice, Staging
-from ttrace.capture.writers import Item, Repeat, Sent, Unwritten, Writers
+from ttrace.capture.writers import Writers
 from ttrace.core.record import Record
 from ttrace.trace.arena import Arena
 from ttrace.trace.payload import FULL, Later, Payload, tensor_bytes

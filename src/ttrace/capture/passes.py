@@ -96,4 +96,4 @@ class BackwardPasses:
                 layout=adapter.loss_layout(),
             )
 
-        self._context.guard.recording(str(id_), record)
+        self._context.guard.recording(id_, record)

@@ -18,10 +18,10 @@ import torch
 from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.capture.collectives import collectives_made
 from ttrace.capture.guard import Guard
+from ttrace.capture.items import Repeat, Sent, Unwritten
 from ttrace.capture.objects import ObjectMemory
 from ttrace.capture.outbox import Outbox
 from ttrace.capture.repeats import is_of_layers, met_again
-from ttrace.capture.writers import Repeat, Sent, Unwritten
 from ttrace.core.ids import TensorId, is_inside
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
@@ -130,7 +130,7 @@ class Recorder:
             made = collectives_made()
         if (known := self._values.find(tensor)) is not None:
             sent, before = known
-            is_unchanged = made == before and is_of_layers(id)
+            is_unchanged = local.is_cuda and made == before and is_of_layers(id)
             again = Repeat(sent, partial(met_again, record, layout), is_unchanged)
         sent = self._outbox.put(record, local, payload, again)
         self._values.keep(tensor, (sent, made))

@@ -119,10 +119,10 @@ class Tapping:
             return grad if replaced is None else replaced
 
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
-            changed = context.recording(str(id_), lambda: backward(grad))
+            changed = context.recording(id_, lambda: backward(grad))
             return None if changed is None else with_graph_of(grad, changed)
 
-        return Hook(context.guard, f"the tap of {id_}", arrived)
+        return Hook(context.guard, id_, arrived)
 
     def _reference(
         self,

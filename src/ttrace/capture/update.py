@@ -24,12 +24,12 @@ from ttrace.capture.clipping import Clipping, watch_clipping, watch_scaling
 from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
 from ttrace.capture.hyperparameters import Hyperparameters
+from ttrace.capture.items import Sent
 from ttrace.capture.optimizer_hooks import OptimizerHooks
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.tracer import Outside
 from ttrace.capture.weights import Name, WeightHooks
-from ttrace.capture.writers import Sent
 from ttrace.core.code import UPDATE
 from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
 from ttrace.core.ids import Kind, TensorId
@@ -116,9 +116,10 @@ class Update:
 
     def end(self) -> None:
         """Record what the step left behind."""
-        self._take_gradients()
-        self._give_gradients()
-        self._context.guard.recording("parameters without a local gradient", self._note_unseen)
+        guard, parameters = self._context.guard, list(self._context.adapter.parameters())
+        self._take_gradients(parameters)
+        self._give_gradients(parameters)
+        guard.recording("parameters' local gradients", partial(self._note_unseen, parameters))
         missing = len(self._optimizers) - len(self._updated)
         if missing:
             lost = "" if self._updated else ", so there are no updated parameters to compare"
@@ -128,8 +129,8 @@ class Update:
             )
         self.by_hand |= not self._optimizers and self._weights.has_any
         if self._updated or self.by_hand:
-            self._each_parameter(Kind.OPTIMIZER)
-            self._each_parameter(Kind.PARAM_AFTER)
+            self._each_parameter(Kind.OPTIMIZER, parameters)
+            self._each_parameter(Kind.PARAM_AFTER, parameters)
             self._context.recorder.flush()
             before, after = self._before, self._after
             if all(name in before and before[name].xxh3 == after[name].xxh3 for name in after):
@@ -231,11 +232,10 @@ class Update:
                 if self._clipping.happened:
                     self._each_parameter(Kind.CLIPPED_GRAD, [parameter])
 
-    def _note_unseen(self) -> None:
-        adapter = self._context.adapter
+    def _note_unseen(self, parameters: Iterable[Parameter]) -> None:
         unseen = [
             f"{p.module}.{p.name}".lstrip(".")
-            for p in adapter.parameters()
+            for p in parameters
             if (p.module, p.name) in self._taken and not self._weights.has(p.module, p.name)
         ]
         if unseen:
@@ -274,7 +274,7 @@ class Update:
             return found
         adapter = self._context.adapter
         for parameter in adapter.parameters() if parameters is None else parameters:
-            where = str(self._context.id(parameter.module, kind, parameter.name))
+            where = self._context.id(parameter.module, kind, parameter.name)
             take = partial(self._take, kind, parameter)
             found += self._context.guard.recording(where, take) or 0
         return found

@@ -115,10 +115,10 @@ class Watching:
             if grad is None:  # of an operator with several outputs, of which this one is not used
                 arrivals.settle(gradient)
                 return None
-            noisy = context.recording(str(id_), lambda: self._arrived(id_, call, boundary, grad))
+            noisy = context.recording(id_, lambda: self._arrived(id_, call, boundary, grad))
             return None if noisy is None else with_graph_of(grad, noisy)
 
-        hook = Hook(context.guard, f"the hook of {id_}", arrived)
+        hook = Hook(context.guard, id_, arrived)
         self._handles.setdefault(gradient, []).append(made.register_hook(hook))
 
     def _arrived(

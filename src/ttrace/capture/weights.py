@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ttrace.adapters.leaves import own_parameters
 from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.calls import BackwardPass
 from ttrace.capture.context import StepContext
@@ -56,16 +57,17 @@ class WeightHooks:
 
     def begin(self) -> None:
         adapter = self._context.adapter
-        first = {id(p.tensor): (p.module, p.name) for p in adapter.parameters() if p.computes}
-        self._idle = {id(p.tensor) for p in adapter.parameters() if not p.computes}
+        parameters = list(adapter.parameters())
+        first = {id(p.tensor): (p.module, p.name) for p in parameters if p.computes}
+        self._idle = {id(p.tensor) for p in parameters if not p.computes}
         self._names = {
             (path, name): first[id(parameter)]
             for path, module in adapter.modules()
-            for name, parameter in module.named_parameters(recurse=False)
+            for name, parameter in own_parameters(module)
             if id(parameter) in first
         }
         self._elsewhere = defaultdict(list)
-        for parameter in adapter.parameters():
+        for parameter in parameters:
             if parameter.computes:
                 self._watch((parameter.module, parameter.name), parameter.tensor)
             else:
@@ -108,7 +110,7 @@ class WeightHooks:
                     self._uses[self._first_name(path, name), call.microbatch] += 1
             # Parents use the parameters of modules that they never call: nn.MultiheadAttention.
             for inner_path, inner in below:
-                for name, parameter in inner.named_parameters(recurse=False):
+                for name, parameter in own_parameters(inner):
                     self._watch(self._first_name(inner_path, name), parameter)
             for name in self._elsewhere[path]:
                 self._watch((path, name), getattr(module, name))
@@ -126,7 +128,7 @@ class WeightHooks:
 
         def arrived(grad: torch.Tensor) -> None:
             if self._context.number is not None:
-                where = str(self._context.id(name[0], Kind.GRAD, name[1]))
+                where = self._context.id(name[0], Kind.GRAD, name[1])
                 with torch.no_grad():
                     known = annotated_layout(parameter, grad)
                     self._context.guard.recording(where, lambda: self._arrived(name, grad, known))

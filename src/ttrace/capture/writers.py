@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -18,93 +17,11 @@ from typing import NamedTuple
 import xxhash
 
 from ttrace.capture.guard import in_background
-from ttrace.capture.memory import LOOKS_S, Portion
+from ttrace.capture.items import Item, Repeat, Unwritten
+from ttrace.capture.memory import LOOKS_S
+from ttrace.capture.pages import write_page
 from ttrace.core.record import Record
-from ttrace.trace.payload import Later
 from ttrace.trace.writer import TraceWriter
-
-
-class Sent:
-    """A record on its way: what became of it, once it is settled; None where it was lost."""
-
-    __slots__ = ("encoded", "is_settled", "later", "record")
-
-    def __init__(self) -> None:
-        self.record: Record | None = None
-        self.is_settled = False
-        self.encoded: Record | None = None  # the record of `later`
-        self.later: Later | None = None  # gives its bytes when the step is over
-
-    @property
-    def is_late(self) -> bool:
-        return self.later is not None
-
-    @property
-    def xxh3(self) -> str | None:
-        """Of its bytes."""
-        at = None if self.record is None else self.record.location
-        return None if at is None else at.xxh3
-
-
-class Repeat(NamedTuple):
-    """A tensor that was met before, and how its record reads if its bytes are still the same."""
-
-    of: Sent
-    record: Callable[[Record], Record | None]  # from the one of before; None: it is another tensor
-    is_unchanged: bool = False  # nothing can have written into it since
-
-    def encoded(self, record: Record) -> tuple[Record, Later] | None:
-        """What a device computed of it before, where that is of this record, too."""
-        before, later = self.of.encoded, self.of.later
-        if not self.is_unchanged or before is None or later is None:
-            return None
-        mine, others = ((r.shape, r.dtype, r.layout, r.batch_dim) for r in (record, before))
-        return (replace(record, payload=before.payload), later) if mine == others else None
-
-
-class Unwritten(NamedTuple):
-    """What did not come into the trace. After an OSError nothing more does."""
-
-    where: str
-    error: Exception
-
-
-class Item:
-    """One record in the outbox, with its bytes: in portions, or later, or none.
-
-    Whoever fills it puts None behind the last portion, and makes it void where filling fails.
-    """
-
-    def __init__(self, record: Record, repeat: Repeat | None = None) -> None:
-        self.record = record
-        self.repeat = repeat
-        self.size_bytes: int | None = None  # None where it has no bytes
-        self.portions: SimpleQueue[Portion | None] | None = None
-        self.later: Later | None = None
-        self.sent = Sent()
-        self.error: Exception | None = None
-        self.is_done = False
-        self.is_void = False
-        self.is_held = False  # whether a portion of it could not be freed, or is in use
-
-    def parts(self) -> Generator[memoryview, None, None]:
-        """Its bytes, or the rest of them; each part is there until the next is asked for."""
-        while self.portions is not None:
-            portion = self.portions.get()
-            if portion is None:
-                self.portions = None
-                return
-            self.is_held = True
-            try:
-                yield portion.data()
-            finally:
-                portion.free()
-                self.is_held = False
-
-    def drop(self) -> None:
-        """Free what is left of it."""
-        for _ in self.parts():
-            pass
 
 
 class Writers:
@@ -156,8 +73,13 @@ class Writers:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
-        while self._waiting and not self.is_broken:
-            self._settle(self._waiting[0])
+        for item in list(self._waiting):
+            if not (item.is_done or item.sent.is_late or self.is_broken):
+                self._settle(item)
+        if self._waiting and not self.is_broken:
+            write_page([item for item in self._waiting if not item.is_done], self._writer)
+            self._end_lines(self._waiting)
+            self._waiting.clear()
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -180,22 +102,41 @@ class Writers:
             raise RuntimeError(f"memory stays taken: {item.error}")  # others would wait for it
         with self._turn:
             item.sent.is_settled = item.is_done = True
+            ready = []
             while self._waiting and self._waiting[0].is_done:
-                self._end_line(self._waiting.popleft())
+                ready.append(self._waiting.popleft())
+            self._end_lines(ready)
             self._turn.notify_all()
 
-    def _end_line(self, item: Item) -> None:
-        if self.is_broken or item.is_void:
-            return
+    def _end_lines(self, items: Iterable[Item]) -> None:
+        """The lines of items whose turn it is; nothing follows a disk that takes no more."""
+        ready = []
+        for item in items:
+            if self.is_broken or item.is_void:
+                continue
+            if item.error is None:
+                ready.append(item)
+            else:
+                self._lose(item, item.error)
+        if ready:
+            self._note(ready)
+
+    def _note(self, items: Sequence[Item]) -> None:
         try:
-            if item.error is not None:
-                raise item.error
-            assert item.sent.record is not None
-            self._writer.note(item.sent.record)
+            self._writer.note(*(record for item in items if (record := item.sent.record)))
         except Exception as error:  # noqa: BLE001  (the recorder tells it)
-            item.sent.record = None
-            self.lost.append(Unwritten(str(item.record.id), error))
-            self.is_broken = isinstance(error, OSError)
+            if len(items) > 1 and not isinstance(error, OSError):
+                for item in items:  # one of them cannot be written
+                    self._note([item])
+                return
+            for item in items:
+                item.sent.record = None
+            self._lose(items[0], error)
+
+    def _lose(self, item: Item, error: Exception) -> None:
+        item.sent.record = None
+        self.lost.append(Unwritten(str(item.record.id), error))
+        self.is_broken |= isinstance(error, OSError)
 
     def _stored(self, item: Item) -> Record:
         """The record with its location: that of before, where its bytes are the same."""

@@ -15,6 +15,7 @@ nothing of ranks and microbatches: those are shards of the tensor it names.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -120,6 +121,7 @@ _OF_SLOTS = re.compile(r"\\")  # nothing follows a slot
 _ESCAPED = re.compile(
     r"\\([\\#:~]|[tnr]|x[0-9a-f]{2}|u[0-9a-f]{4}|U(?:000[0-9a-f]|0010)[0-9a-f]{4})"
 )
+_NAMES_KEPT = 1 << 14  # chosen: every module and slot of a large model
 _SHORT = {"t": "\t", "n": "\n", "r": "\r"}
 
 
@@ -218,6 +220,7 @@ def distinct(named: Iterable[tuple[str, _T]]) -> Iterator[tuple[str, _T]]:
         yield name, value
 
 
+@functools.lru_cache(_NAMES_KEPT)
 def _escaped(text: str, special: re.Pattern[str]) -> str:
     if _USUAL.fullmatch(text):
         return text

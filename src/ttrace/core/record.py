@@ -7,7 +7,7 @@ tensor of one microbatch. Where that microbatch sits in the global batch is foun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from ttrace.core.code import Code
@@ -109,10 +109,28 @@ class Record:
         return data
 
     def at(self, location: Location) -> Record:
-        return replace(self, location=location)
+        return self._with(location, self.payload)
 
     def stored_as(self, payload: PayloadRef) -> Record:
-        return replace(self, payload=payload)
+        return self._with(self.location, payload)
+
+    def _with(self, location: Location | None, payload: PayloadRef | None) -> Record:
+        """As `replace`, which asks every field its name: hooks call this for every tensor."""
+        return Record(
+            id=self.id,
+            rank=self.rank,
+            sequence=self.sequence,
+            dtype=self.dtype,
+            shape=self.shape,
+            microbatch=self.microbatch,
+            recompute=self.recompute,
+            layout=self.layout,
+            batch_dim=self.batch_dim,
+            origin=self.origin,
+            same_as=self.same_as,
+            location=location,
+            payload=payload,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

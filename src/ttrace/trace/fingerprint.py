@@ -7,6 +7,7 @@ whole numbers and what is wider than float32.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import torch
 
 from ttrace.core.ids import Kind
+from ttrace.core.layout import Layout
 from ttrace.core.record import PayloadRef, Record
 from ttrace.errors import CannotCompare
-from ttrace.measure.cells import FEWEST, LONGEST, Cells, choose_cells
+from ttrace.measure.cells import FEWEST, LONGEST, Cells, PerDim, choose_cells
 from ttrace.measure.fingerprint import (
     SKETCHED,
     Fingerprint,
@@ -31,6 +33,7 @@ _SMALLER = 4  # chosen: a tensor less than so many times larger than its fingerp
 # Chosen: a first dim up to this long may be one of samples, which may lie anywhere in a batch.
 _SAMPLES = 1024
 _BYTES_OF_A_SUM = 4
+_FORMS_KEPT = 4096  # chosen: of a step of a large model there are about a hundred
 # What an optimizer makes its update of: how small its elements are tells what rounding may flip.
 _WITH_EXPONENTS = frozenset({Kind.GRAD, Kind.MAIN_GRAD})
 
@@ -49,14 +52,14 @@ class FingerprintPayload(Payload):
         least = _SMALLER * _BYTES_OF_A_SUM * self._fewest
         return asked and tensor.dtype in SKETCHED and tensor.nbytes >= least
 
-    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview | Later]:
+    def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, Later]:
         cells, wanted = self.cells_of(record), record.id.kind in _WITH_EXPONENTS
-        described = _described(record, cells, with_exponents=wanted)
+        described = record.stored_as(_described(cells, with_exponents=wanted))
         if tensor.is_cuda:
             plain = tensor.detach().resolve_neg().contiguous()
             return described, self._arena(tensor).fingerprint(plain, cells, with_exponents=wanted)
-        found = fingerprint_of(tensor.cpu(), cells, with_exponents=wanted)
-        return described, memoryview(found.to_bytes())
+        data = fingerprint_of(tensor.cpu(), cells, with_exponents=wanted).to_bytes()
+        return described, lambda: memoryview(data)
 
     def _arena(self, tensor: torch.Tensor) -> Arena:
         if tensor.device not in self._arenas:
@@ -79,29 +82,33 @@ class FingerprintPayload(Payload):
 
     def cells_of(self, record: Record) -> Cells:
         """The cells of a record, by its shape and what it knows of its place."""
-        runs = None
-        if record.layout is not None:
-            runs = [[(run.start, run.length) for run in dim] for dim in record.layout.runs]
-        return choose_cells(
-            record.shape,
-            getattr(torch, record.dtype).itemsize,
-            runs=runs,
-            kept_dims=_kept_dims(record),
-            fewest=self._fewest,
-        )
+        kept_dims = _kept_dims(record)
+        return _chosen_cells(record.shape, record.dtype, record.layout, kept_dims, self._fewest)
 
 
 FINGERPRINT = FingerprintPayload()
 
 
-def _described(record: Record, cells: Cells, *, with_exponents: bool) -> Record:
-    """The record of a fingerprint."""
+@functools.lru_cache(_FORMS_KEPT)
+def _chosen_cells(
+    shape: PerDim, dtype: str, layout: Layout | None, kept_dims: PerDim, fewest: int
+) -> Cells:
+    runs = None
+    if layout is not None:
+        runs = [[(run.start, run.length) for run in dim] for dim in layout.runs]
+    itemsize = getattr(torch, dtype).itemsize
+    return choose_cells(shape, itemsize, runs=runs, kept_dims=kept_dims, fewest=fewest)
+
+
+@functools.lru_cache(_FORMS_KEPT)
+def _described(cells: Cells, *, with_exponents: bool) -> PayloadRef:
+    """What the record of a fingerprint says of its bytes."""
     parameters: dict[str, Any] = {"cells": list(cells.sizes)}
     if any(cells.shifts):
         parameters["shifts"] = list(cells.shifts)
     if with_exponents:
         parameters["exponents"] = True
-    return record.stored_as(PayloadRef(name=NAME, parameters=parameters))
+    return PayloadRef(name=NAME, parameters=parameters)
 
 
 def is_fingerprint(record: Record) -> bool:

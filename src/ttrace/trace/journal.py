@@ -51,16 +51,20 @@ class Chain:
         self._seed = int(seed, 16) if is_linked else 0
         self._is_linked = is_linked  # what older versions wrote is not
 
-    def frame(self, key: str, value: dict[str, Any]) -> bytes:
-        """The next line, newline included; `accept` it once it is written."""
-        text = _ENCODER.encode(value).encode("ascii")
-        digest: str = xxhash.xxh3_64_hexdigest(text, seed=self._seed)
-        return _HEADS[key] + text + _SEPARATOR + digest.encode("ascii") + _TAIL + b"\n"
+    def frame(self, *values: tuple[str, dict[str, Any]]) -> bytes:
+        """The next lines, newlines included; `accept` them once they are written."""
+        lines, seed = bytearray(), self._seed
+        for key, value in values:
+            text = _ENCODER.encode(value).encode("ascii")
+            digest: int = xxhash.xxh3_64_intdigest(text, seed=seed)
+            lines += b"%b%b%b%016x%b" % (_HEADS[key], text, _SEPARATOR, digest, _TAIL + b"\n")
+            seed = digest if self._is_linked else 0
+        return bytes(lines)
 
-    def accept(self, line: bytes) -> None:
-        """Go on from a line of `frame`, which is on disk now."""
-        if self._is_linked:
-            self._seed = int(line[-len(_TAIL) - 1 - _DIGEST_CHARS : -len(_TAIL) - 1], 16)
+    def accept(self, lines: bytes) -> None:
+        """Go on from what `frame` gave, which is on disk now."""
+        if self._is_linked and lines:
+            self._seed = int(lines[-len(_TAIL) - 1 - _DIGEST_CHARS : -len(_TAIL) - 1], 16)
 
     def unframe(self, line: bytes) -> tuple[str, Any]:
         """Key and value of the next line, without its newline; Refused says what is wrong."""

@@ -67,8 +67,9 @@ class Payload(ABC):
     def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, memoryview | Later]:
         """The record as the journal shall have it, and the bytes of the tensor.
 
-        Where a device computes them, a function that gives them: it is called once, when the step
-        is over, or earlier by who wants them at once; those of a step in the order of their calls.
+        Where a device computes them, or where they are few, a function that gives them: it is
+        called once, when the step is over, or earlier by who wants them at once; those of a step in
+        the order of their calls, and they are written in one piece.
         Its `payload` names this class and what `read` must know. Its dtype says how fine the values
         are, its shape and layout what a read gives; all three are those of the tensor beforehand.
         """

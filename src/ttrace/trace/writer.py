@@ -14,13 +14,14 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ttrace.core.plain import to_dict
-from ttrace.core.record import RankInfo, Record, Summary
+from ttrace.core.record import Location, RankInfo, Record, Summary
 from ttrace.errors import UsageError
 from ttrace.trace import journal
 from ttrace.trace.dtypes import dtype_name
@@ -29,6 +30,16 @@ from ttrace.trace.resume import resumable
 from ttrace.trace.room import Room
 from ttrace.trace.sealed import seal
 from ttrace.trace.segment import HEADER_BYTES, Reserved, SegmentWriter
+
+_PAGE = "page"  # the name of the bytes of many records; a number follows it
+_PART_ALIGNMENT = 16  # chosen: the widest number is 8 bytes long
+
+
+class PagePart(NamedTuple):
+    """Bytes of one record, and their xxh3-64."""
+
+    data: memoryview
+    xxh3: str
 
 
 class TraceWriter:
@@ -123,24 +134,55 @@ class TraceWriter:
             )
         return record.at(location)
 
+    def append_all(self, parts: Sequence[PagePart]) -> list[Location]:
+        """Write the bytes of many small records in one piece: where each is, for `note`."""
+        if not parts:
+            return []
+        places, page = [], bytearray()
+        for part in parts:
+            page += bytes(-len(page) % _PART_ALIGNMENT)
+            places.append(len(page))
+            page += part.data
+        reserved = self.reserve(len(page))
+        try:
+            reserved.write(memoryview(page))
+        except BaseException:
+            self.give_back(reserved)
+            raise
+        with self._lock:
+            self._require_open()
+            at = self._segments.keep(reserved, dtype=None, shape=(), name=_PAGE)
+        return [
+            Location(
+                segment=at.segment,
+                offset=at.offset + place,
+                size_bytes=part.data.nbytes,
+                xxh3=part.xxh3,
+            )
+            for place, part in zip(places, parts, strict=True)
+        ]
+
     def give_back(self, reserved: Reserved) -> None:
         with self._lock:
             before = self._segments.size_bytes
             self._segments.give_back(reserved)
             self._room.take(self._segments.size_bytes - before)
 
-    def note(self, record: Record) -> None:
-        """Journal a record whose bytes are written, by itself or another, or that has none."""
+    def note(self, *records: Record) -> None:
+        """Journal records whose bytes are written, by themselves or others, or that have none.
+
+        All of them, or none where that fails.
+        """
         with self._lock:
             self._require_open()
-            self._append(journal.RECORD, record.to_json())
-            self._records += 1
+            self._append(*((journal.RECORD, record.to_json()) for record in records))
+            self._records += len(records)
 
     def end_step(self, number: int) -> None:
         """Mark that all of a step is recorded: a run that is killed later can go on from here."""
         with self._lock:
             self._require_open()
-            self._append(journal.STEP, {"number": number, "records": self._records})
+            self._append((journal.STEP, {"number": number, "records": self._records}))
             self._room.end_step()
 
     def close(self, summary: Summary) -> None:
@@ -149,7 +191,7 @@ class TraceWriter:
             self._require_open()
             try:
                 self._segments.seal()
-                self._append(journal.END, {"records": self._records, **to_dict(summary)})
+                self._append((journal.END, {"records": self._records, **to_dict(summary)}))
             finally:
                 fd, self._fd = self._fd, -1
                 os.close(fd)
@@ -177,21 +219,21 @@ class TraceWriter:
         if self._fd < 0:
             raise UsageError(f"the trace in {self.folder} is closed: nothing can be added to it")
 
-    def _append(self, key: str, value: dict[str, Any]) -> None:
-        line = self._chain.frame(key, value)
+    def _append(self, *values: tuple[str, dict[str, Any]]) -> None:
+        lines = self._chain.frame(*values)
         written = 0
         try:
-            written = os.write(self._fd, line)
-            if written < len(line):
+            written = os.write(self._fd, lines)
+            if written < len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
             self._room.take(written)
-            self._chain.accept(line)
+            self._chain.accept(lines)
         except BaseException:
             self._cut_off(written)
             raise
 
     def _cut_off(self, size_bytes: int) -> None:
-        """Take a torn line back, or else let nothing follow it: only the last may be torn."""
+        """Take torn lines back, or else let nothing follow them: only the last may be torn."""
         try:
             os.ftruncate(self._fd, os.fstat(self._fd).st_size - size_bytes)
         except OSError:

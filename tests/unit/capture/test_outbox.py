@@ -16,9 +16,10 @@ import torch
 
 from tests.support.int8_blocks import Int8Blocks
 from ttrace.capture import memory, outbox
+from ttrace.capture.items import Repeat
 from ttrace.capture.memory import HostMemory, Portion, Stalled
 from ttrace.capture.outbox import Outbox
-from ttrace.capture.writers import Repeat, Writers
+from ttrace.capture.writers import Writers
 from ttrace.core.ids import TensorId
 from ttrace.core.record import PayloadRef, RankInfo, Record, Summary
 from ttrace.trace.dtypes import dtype_name
@@ -218,7 +219,7 @@ class TestRoom:
 
 FAULTS: list[tuple[Any, str]] = [
     (Writers, "_settle"),
-    (Writers, "_end_line"),
+    (Writers, "_end_lines"),
     (Portion, "free"),
     (HostMemory, "free"),
 ]

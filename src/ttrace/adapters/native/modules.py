@@ -24,17 +24,20 @@ _DISTRIBUTED = "torch.distributed."
 
 def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Canonical paths; a wrapper and what it wraps share one path, which the wrapped one keeps."""
-    inner = _wrapped(module)
-    if inner is not None:
-        yield from walk(inner, path)
-        return
-    yield path, module
-    for name, child in module.named_children():
-        yield from walk(child, f"{path}.{name}" if path else name)
+    waiting = [(path, module)]
+    while waiting:
+        path, module = waiting.pop()
+        children = list(module.named_children())
+        inner = _wrapped(module, children)
+        if inner is not None:
+            waiting.append((path, inner))
+            continue
+        yield path, module
+        waiting += [(f"{path}.{name}" if path else name, child) for name, child in children[::-1]]
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    inner = _wrapped(module)
+    inner = _wrapped(module, module.named_children())
     return module if inner is None else unwrapped(inner)
 
 
@@ -98,10 +101,10 @@ def holds_unsharded_gradients(roots: Iterable[nn.Module]) -> bool:
         return False
 
 
-def _wrapped(module: nn.Module) -> nn.Module | None:
+def _wrapped(module: nn.Module, children: Iterable[tuple[str, nn.Module]]) -> nn.Module | None:
     if isinstance(module, (DistributedDataParallel, DataParallel)):
         return module.module
-    for name, child in module.named_children():
+    for name, child in children:
         if name in _WRAPPER_ATTRIBUTES:
             return child
         if name == "module" and type(module).__name__ in {
