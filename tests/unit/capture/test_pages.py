@@ -85,7 +85,9 @@ def test_bytes_that_were_written_in_an_earlier_flush_are_known(traced: Traced) -
 def test_another_term_of_a_sum_shares_bytes_but_is_no_repetition(traced: Traced) -> None:
     tensor = torch.arange(50)
     first = traced.put(0, tensor, payload=Late())
-    second: Any = traced.box.put(record_of(1, tensor), tensor, Late(), Repeat(first, lambda _: None))
+    second: Any = traced.box.put(
+        record_of(1, tensor), tensor, Late(), Repeat(first, lambda _: None)
+    )
     assert traced.box.flush() == []
     assert second.record.location == first.record.location
     assert second.record.same_as is None
