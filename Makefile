@@ -54,8 +54,9 @@ demo: $(STAMP)
 test: $(STAMP) $(MEGATRON)
 	$(BIN)/python -m pytest -m "not slow and not trainers"
 
+# Two files at a time: most of their runs keep one core busy.
 test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD)
-	$(BIN)/python -m pytest -m "slow and not trainers"
+	$(BIN)/python -m pytest -m "slow and not trainers" -n 2 --dist loadfile
 
 # Trainers in some strategies, right and wrong, and the pages about them; the others are slow:
 # `make bench-trainers` tries all.
