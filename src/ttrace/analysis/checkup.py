@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ttrace.core.checkup import Checkup, Sight, Watched
-from ttrace.core.ids import Kind, TensorId
-from ttrace.core.record import Summary
+from ttrace.core.ids import Kind, TensorId, roots_of
+from ttrace.core.record import Record, Summary
+from ttrace.trace.fingerprint import FINGERPRINT
 from ttrace.trace.progress import read_refusals
 from ttrace.trace.reader import Trace
 
@@ -32,7 +33,9 @@ def examine(path: Path, *, free_bytes: int) -> Checkup:
     info = infos[0]
     ids = trace.by_id()
     records = [record for found in trace.ranks.values() for record in found.records]
-    sizes = {(r.rank, r.location): r.location.size_bytes for r in records if r.location}
+    stored = {(r.rank, r.location): r for r in records if r.location}.values()
+    paths = {module.path for each in infos for module in each.modules}
+    roots = roots_of(paths)
     inferred = {r.id for r in records if r.layout is None} if trace.world_size > 1 else set()
     return Checkup(
         adapter=info.adapter,
@@ -45,19 +48,28 @@ def examine(path: Path, *, free_bytes: int) -> Checkup:
         batch_parts=None if info.batch is None else info.batch[1],
         wrappers=_all(summary.wrappers for summary in summaries),
         optimizers=_all(summary.optimizers for summary in summaries),
-        modules=len({module.path for each in infos for module in each.modules}),
+        modules=len(paths),
         never_called=_called_nowhere(summaries),
         parameters=len(_parameters(ids)),
         sights=tuple(sights(ids)),
         inferred=len(inferred),
         tensors=len(ids),
-        bytes_per_rank=sum(sizes.values()) // len(trace.ranks),
+        bytes_per_rank=sum(r.location.size_bytes for r in stored if r.location) // len(infos),
+        fingerprint_bytes_per_rank=sum(_fingerprint_bytes(r, roots) for r in stored) // len(infos),
         free_bytes=free_bytes,
         seconds=max((summary.seconds for summary in summaries), default=0.0),
         recording_seconds=max((s.recording_seconds for s in summaries), default=0.0),
         problems=(*read_refusals(path), *_all(summary.faults for summary in summaries)),
         notes=_all(summary.notes for summary in summaries),
     )
+
+
+def _fingerprint_bytes(record: Record, roots: Collection[str]) -> int:
+    """What a record takes by fingerprints; samples are recognised by what models are given."""
+    is_whole = record.id.kind is Kind.INPUT and record.id.module in roots
+    if is_whole or record.payload is not None:
+        return 0 if record.location is None else record.location.size_bytes
+    return FINGERPRINT.predicted_bytes(record)
 
 
 def sights(ids: Collection[TensorId]) -> Iterator[Sight]:

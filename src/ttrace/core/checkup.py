@@ -52,6 +52,7 @@ class Checkup:
     inferred: int  # tensors whose place in the whole is found by shape and content
     tensors: int
     bytes_per_rank: int
+    fingerprint_bytes_per_rank: int  # that fingerprints of the same tensors would take
     free_bytes: int  # on the disk that traces will be written to
     seconds: float
     recording_seconds: float
@@ -62,6 +63,11 @@ class Checkup:
     def size_bytes(self) -> int:
         """Of all ranks."""
         return self.bytes_per_rank * self.ranks
+
+    @property
+    def fingerprint_bytes(self) -> int:
+        """Of all ranks."""
+        return self.fingerprint_bytes_per_rank * self.ranks
 
     @property
     def unseen(self) -> tuple[Watched, ...]:

@@ -11,8 +11,6 @@ from ttrace.core.checkup import Checkup
 from ttrace.core.cost import RecordingCost
 from ttrace.report.numbers import counted, in_bytes
 
-# What of a full trace a form takes, in bytes and in seconds of hooks. Another form is one line.
-_FORMS = {"full tensors": (1.0, 1.0)}
 _RUNS, _MOST_RUNS = 3, 6  # of a comparison, and of one that fails and is isolated
 
 
@@ -30,11 +28,9 @@ def short_cost(cost: RecordingCost) -> str:
 
 def predictions(found: Checkup) -> Iterator[str]:
     """What a recorded step of this command takes, in each form that tensors are recorded in."""
-    plain = max(0.0, found.seconds - found.recording_seconds)
-    for form, (of_bytes, of_seconds) in _FORMS.items():
-        size = in_bytes(of_bytes * found.size_bytes)
-        seconds = plain + of_seconds * found.recording_seconds
-        yield f"{form}: a step takes {size} of all ranks, and {_seconds(seconds)}"
+    whole, small = in_bytes(found.size_bytes), in_bytes(found.fingerprint_bytes)
+    yield f"full tensors: a step takes {whole} of all ranks, and {_seconds(found.seconds)}"
+    yield f"fingerprints (--capture auto): {small} of all ranks"
 
 
 def room(found: Checkup) -> str:

@@ -26,7 +26,8 @@ from ttrace.measure.fingerprint import (
     fingerprint_of,
 )
 from ttrace.trace.arena import Arena
-from ttrace.trace.payload import Later, Payload, Span
+from ttrace.trace.dtypes import torch_dtype
+from ttrace.trace.payload import FULL, Later, Payload, Span
 
 NAME = "fingerprint"
 _SMALLER = 4  # chosen: a tensor less than so many times larger than its fingerprint is kept
@@ -49,8 +50,18 @@ class FingerprintPayload(Payload):
         self._arenas: dict[torch.device, Arena] = {}  # of GPUs, while a run is recorded
 
     def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
-        least = _SMALLER * _BYTES_OF_A_SUM * self._fewest
-        return asked and tensor.dtype in SKETCHED and tensor.nbytes >= least
+        return asked and self._is_smaller(tensor.dtype, tensor.nbytes)
+
+    def predicted_bytes(self, record: Record) -> int:
+        """What this record of a whole tensor would take instead."""
+        whole_bytes = FULL.size_bytes(record)
+        if not self._is_smaller(torch_dtype(record.dtype), whole_bytes):
+            return whole_bytes
+        wanted = record.id.kind in _WITH_EXPONENTS
+        return fingerprint_bytes(record.shape, self.cells_of(record), has_exponents=wanted)
+
+    def _is_smaller(self, dtype: torch.dtype, whole_bytes: int) -> bool:
+        return dtype in SKETCHED and whole_bytes >= _SMALLER * _BYTES_OF_A_SUM * self._fewest
 
     def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, Later]:
         cells, wanted = self.cells_of(record), record.id.kind in _WITH_EXPONENTS

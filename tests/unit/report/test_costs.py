@@ -4,10 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import ttrace
 from tests.support import tiny_train
 from tests.support.invoking import invoke
 from ttrace.analysis.checkup import examine
+from ttrace.capture.settings import Settings
 from ttrace.core.cost import RecordingCost
 from ttrace.report.costs import cost_line, predictions, room
 from ttrace.report.numbers import in_bytes
@@ -55,7 +59,31 @@ def test_a_trace_without_an_end_does_not(tmp_path: Path) -> None:
 def test_the_doctor_predicts_bytes_seconds_and_room(tmp_path: Path) -> None:
     found = examine(tiny_train.record(tmp_path / "trace"), free_bytes=10**12)
     found = replace(found, bytes_per_rank=2_000_000_000, ranks=4, seconds=9.0)
-    (said,) = predictions(found)
-    assert said == "full tensors: a step takes 8 GB of all ranks, and 9.00 s"
+    found = replace(found, fingerprint_bytes_per_rank=3_000_000)
+    assert list(predictions(found)) == [
+        "full tensors: a step takes 8 GB of all ranks, and 9.00 s",
+        "fingerprints (--capture auto): 12 MB of all ranks",
+    ]
     assert room(found) == "1 TB are free; 3 runs take 24 GB, 6 48 GB"
     assert room(replace(found, free_bytes=10**10)).endswith("choose another disk with --out")
+
+
+def test_the_predicted_bytes_of_fingerprints_are_those_that_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for payload in ("full", "fingerprint"):
+        settings = Settings(folder=tmp_path / f"{payload}", payload=payload)
+        for name, value in settings.to_environment().items():
+            monkeypatch.setenv(name, value)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8))
+        optimizer = torch.optim.AdamW(model.parameters())
+        tracer = ttrace.attach(model, optimizer)
+        with tracer.step():
+            model(torch.ones(64, 64)).square().mean().backward()
+            optimizer.step()
+        found[payload] = examine(settings.folder, free_bytes=0)
+    whole, small = found.values()
+    assert whole.fingerprint_bytes == small.bytes_per_rank == small.fingerprint_bytes
+    assert whole.bytes_per_rank > 1.5 * small.bytes_per_rank
