@@ -33,7 +33,8 @@ def examine(path: Path, *, free_bytes: int) -> Checkup:
     info = infos[0]
     ids = trace.by_id()
     records = [record for found in trace.ranks.values() for record in found.records]
-    stored = {(r.rank, r.location): r for r in records if r.location}.values()
+    first = {(r.rank, r.location): r for r in reversed(records) if r.location}
+    stored = first.values()
     paths = {module.path for each in infos for module in each.modules}
     roots = roots_of(paths)
     inferred = {r.id for r in records if r.layout is None} if trace.world_size > 1 else set()

@@ -85,5 +85,7 @@ def test_the_predicted_bytes_of_fingerprints_are_those_that_they_take(
             optimizer.step()
         found[payload] = examine(settings.folder, free_bytes=0)
     whole, small = found.values()
-    assert whole.fingerprint_bytes == small.bytes_per_rank == small.fingerprint_bytes
+    assert small.fingerprint_bytes == small.bytes_per_rank
+    # What the model is given is whole, and a fingerprint as its first layer's input, too.
+    assert whole.fingerprint_bytes == pytest.approx(small.bytes_per_rank, rel=0.05)
     assert whole.bytes_per_rank > 1.5 * small.bytes_per_rank
