@@ -119,8 +119,8 @@ bench-bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs
 
 # The same with fingerprints first: the same places must be named, and every twin be silent.
-bench-bugs-auto: $(STAMP)
-	$(BIN)/python -m benchmarks.bugs.auto
+bench-bugs-auto: $(STAMP) $(MEGATRON)
+	PYTHONPATH=examples/megatron_gpt $(BIN)/python -m benchmarks.bugs.auto
 
 # On one GPU, with torch, numpy, safetensors and xxhash; nothing is installed.
 bench-gpu:
