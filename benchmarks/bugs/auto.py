@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.bugs.__main__ import ROOT, pool_of
@@ -25,8 +25,6 @@ from ttrace.report.wording import place
 from zoo.bug import Bug, Family
 from zoo.registry import bugs, find
 from zoo.trials import Trial, Trials
-
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Megatron's patches for CPU are for machines without GPUs
 
 PAGE = ROOT / "docs" / "reference" / "bugs-auto.md"
 JSON = ROOT / "benchmarks" / "bugs-auto.json"
@@ -48,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="row-bias, or megatron/norm-sync")
     names = parser.parse_args(arguments).names
     quieten()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Megatron's patches for CPU: as if there were no GPU
     listed = listed_bugs()
     try:
         chosen = _chosen(listed, names)
@@ -56,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = json.loads(JSON.read_text()) if JSON.exists() else {}
     found = {key: Entry.read(known[key]) for key in listed if key in known}
     left = {key: bug for key, bug in chosen.items() if names or key not in found}
-    _run(left, found)
+    for key, entry in _entries(left):
+        found[key] = entry
+        _save({key: found[key] for key in listed if key in found})
+        print(f"{len(found)} of {len(listed)}: {key}: {entry.told}", flush=True)
     entries = {key: found[key] for key in listed if key in found}
     PAGE.write_text(page(entries, missing=len(listed) - len(entries), sums=FEWEST_SUMS))
     return 0 if all(entry.is_right for entry in entries.values()) else 1
@@ -81,17 +83,14 @@ def _chosen(listed: dict[str, Bug], names: Sequence[str]) -> dict[str, Bug]:
     }
 
 
-def _run(left: dict[str, Bug], found: dict[str, Entry]) -> None:
-    """Add what comes of them; the file is written after each."""
+def _entries(left: dict[str, Bug]) -> Iterator[tuple[str, Entry]]:
     pool = pool_of(max((bug.ranks for bug in left.values()), default=1))
     try:
         with tempfile.TemporaryDirectory() as folder:
             full = Trials(pool, Path(folder))
             auto = Trials(pool, Path(folder), capture=Capture.AUTO, fewest_sums=FEWEST_SUMS)
-            for done, (key, bug) in enumerate(left.items(), 1):
-                found[key] = _entry(full.bug(bug), auto.bug(bug), auto.twin(bug))
-                print(f"{done} of {len(left)}: {key}: {found[key].told}", flush=True)
-                _save(found)
+            for key, bug in left.items():
+                yield key, _entry(full.bug(bug), auto.bug(bug), auto.twin(bug))
     finally:
         pool.close()
 
@@ -114,10 +113,10 @@ def _side(trial: Trial) -> Side:
     )
 
 
-def _save(found: dict[str, Entry]) -> None:
+def _save(entries: dict[str, Entry]) -> None:
     """All or nothing: a run may be ended at any time."""
     fresh = JSON.with_suffix(".new")
-    kept = {key: entry.written() for key, entry in found.items()}
+    kept = {key: entry.written() for key, entry in entries.items()}
     fresh.write_text(json.dumps(kept, indent=1) + "\n")
     fresh.replace(JSON)
 

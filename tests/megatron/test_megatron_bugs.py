@@ -1,8 +1,13 @@
 """Bugs planted in the installed megatron-core: found, and the right place named."""
 
+from pathlib import Path
+
 import pytest
 
+from benchmarks.bugs.auto import FEWEST_SUMS
 from tests.support.tracing import explain
+from ttrace.lab.captured import Capture
+from ttrace.lab.functions import WorkerPool
 from zoo.bug import Family
 from zoo.registry import bugs, find
 from zoo.trials import Trials, blames
@@ -35,6 +40,14 @@ def test_an_isolated_run_names_the_linear_inside_its_parent(trials: Trials) -> N
     bug = find("input-gradient", Family.MEGATRON)
     result = trials.isolate(bug.reference, bug.candidate)
     assert bug.is_named_by(blames(result)), explain(result)
+
+
+def test_fingerprints_first_name_one_expert_of_one_layer(pool: WorkerPool, tmp_path: Path) -> None:
+    auto = Trials(pool, tmp_path, capture=Capture.AUTO, fewest_sums=FEWEST_SUMS)
+    bug = find("expert-forward", Family.MEGATRON)
+    wrong = auto.bug(bug)
+    assert bug.is_named_by(wrong.named), explain(wrong.told)
+    assert auto.twin(bug).is_silent
 
 
 def test_the_bugs_of_the_paper_are_there() -> None:
