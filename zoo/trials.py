@@ -16,6 +16,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ttrace.core.blame import Blame, Culprit
 from ttrace.core.readings import Statistic
@@ -44,6 +45,12 @@ class Trial:
     isolated: CheckResult | None
     seconds: float
     size_bytes: int = 0  # of all traces, those of references too
+    shared_seconds: float = 0.0  # that runs of the reference took which others had made before
+
+    @property
+    def seconds_alone(self) -> float:
+        """What it would have taken without what others had made before."""
+        return self.seconds + self.shared_seconds
 
     @property
     def results(self) -> tuple[CheckResult, ...]:
@@ -104,6 +111,13 @@ class Trial:
         return max(found, default=math.nan)
 
 
+class _Made(NamedTuple):
+    """A run of a reference, and how long it took."""
+
+    folder: Path
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Trials:
     """A pool of ranks, a folder, and the runs that several trials have in common."""
@@ -112,9 +126,10 @@ class Trials:
     folder: Path
     capture: Capture = Capture.FULL
     fewest_sums: int | None = None
-    _references: dict[Hashable, Path] = field(default_factory=dict)
+    _references: dict[Hashable, _Made] = field(default_factory=dict)
     _twins: dict[Hashable, Trial] = field(default_factory=dict)
     _bugs: dict[Hashable, Trial] = field(default_factory=dict)
+    _shared: list[float] = field(default_factory=list)  # seconds of references met again
 
     def bug(self, bug: Bug) -> Trial:
         """The bug, compared and isolated; a race is tried until it shows."""
@@ -143,7 +158,7 @@ class Trials:
         isolates_equivalent: bool = True,
     ) -> Trial:
         """A comparison, then an isolated run."""
-        start = time.monotonic()
+        start, shared = time.monotonic(), sum(self._shared)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             experiment = self._experiment(reference, candidate, Path(folder), steps)
             plain = experiment.compare()
@@ -151,8 +166,13 @@ class Trials:
             if isolates_equivalent or plain.exit_code == 1:
                 isolated = experiment.isolate(plain)
             size_bytes = _size_bytes(Path(folder))
-        seconds = time.monotonic() - start
-        return Trial(plain=plain, isolated=isolated, seconds=seconds, size_bytes=size_bytes)
+        return Trial(
+            plain=plain,
+            isolated=isolated,
+            seconds=time.monotonic() - start,
+            size_bytes=size_bytes,
+            shared_seconds=sum(self._shared) - shared,
+        )
 
     def compare(self, reference: Function, candidate: Function, *, steps: int = 1) -> CheckResult:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
@@ -185,11 +205,14 @@ class Trials:
         plan = None if settings.plan is None else first_plan(settings.plan).read_bytes()
         key = (run.work, replace(settings, folder=Path(), plan=None), plan)
         if key not in self._references:
+            start = time.monotonic()
             kept = Path(tempfile.mkdtemp(prefix="reference-", dir=self.folder))
             LocalExecutor(self.pool)(replace(run, settings=replace(settings, folder=kept)))
-            self._references[key] = kept
+            self._references[key] = _Made(kept, time.monotonic() - start)
+        else:
+            self._shared.append(self._references[key].seconds)
         run.folder.parent.mkdir(parents=True, exist_ok=True)
-        run.folder.symlink_to(self._references[key])
+        run.folder.symlink_to(self._references[key].folder)
 
 
 def _size_bytes(folder: Path) -> int:

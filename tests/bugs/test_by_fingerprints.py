@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.bugs.auto import FEWEST_SUMS
 from tests.support.tracing import explain
 from ttrace.core.finding import Topic
 from ttrace.lab.captured import Capture
@@ -10,8 +11,7 @@ from zoo.bug import Bug, Family
 from zoo.registry import bugs
 from zoo.trials import Trials
 
-# Chosen: as benchmarks.bugs.auto, which tries all of them; models of the zoo are tiny.
-FEWEST_SUMS = 64
+# Of one layout each; benchmarks.bugs.auto tries all.
 NAMES = {"lost-hooks", "reduced-again", "divisor-without-parts", "expert-divisor"}
 CHOSEN = [bug for bug in bugs(Family.NATIVE) if bug.name in NAMES]
 
