@@ -6,11 +6,13 @@ tensor of one microbatch. Where that microbatch sits in the global batch is foun
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from ttrace.core.code import Code
+from ttrace.core.hashed import HashedOnce
 from ttrace.core.hyperparameter import Hyperparameter
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
@@ -47,13 +49,18 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadRef:
+class PayloadRef(HashedOnce):
     """Which payload reads the bytes of a record, and what it must know to do so (JSON values)."""
 
     is_listed: ClassVar = True
 
     name: Label
-    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    __hash__ = HashedOnce.__hash__
+
+    def _key(self) -> tuple[object, ...]:
+        return self.name, json.dumps(self.parameters, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
