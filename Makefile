@@ -12,7 +12,7 @@ JOBS ?= 1
 
 .PHONY: demo test test-slow test-trainers test-browser browser-deps screenshots lint format docs
 .PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-bugs-auto bench-gpu bench-trainers bench-yardsticks crash faults fuzz clean
+.PHONY: bench-bugs-auto bench-fingerprints bench-gpu bench-trainers bench-yardsticks crash faults fuzz clean
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -124,6 +124,10 @@ bench-bugs: $(STAMP)
 bench-bugs-auto: $(STAMP) $(MEGATRON)
 	PYTHONPATH=examples/megatron_gpt $(BIN)/python -m benchmarks.bugs.auto
 
+# A check of 64 layers on 64 ranks by fingerprints; a few minutes and 2 GB of disk, mostly to make traces.
+bench-fingerprints: $(STAMP)
+	$(BIN)/python -m benchmarks.fingerprints
+
 # On one GPU, with torch, numpy, safetensors and xxhash; nothing is installed.
 bench-gpu:
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.gpu
@@ -150,6 +154,7 @@ bench-power: $(BENCH)
 	$(BIN)/python -m benchmarks.power.depth
 	$(BIN)/python -m benchmarks.power.plots
 	$(BIN)/python -m benchmarks.power.table
+	$(BIN)/python -m benchmarks.power.fingerprints
 	$(BIN)/python -m benchmarks.power.draws
 
 # Correct runs of many architectures, none of which may raise an alarm: hours on 2 cores, or JOBS=5

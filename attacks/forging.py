@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ttrace.core.door import parse_json
 from ttrace.trace import journal
 from ttrace.trace.sealed import seal, unseal
 
@@ -33,7 +34,7 @@ class Forged:
         del self.manifest["xxh3"]
         chain = journal.Chain(digest)
         lines = (folder / journal.JOURNAL).read_bytes().splitlines()
-        self.lines = [ForgedLine(*chain.unframe(line)) for line in lines]
+        self.lines = [ForgedLine(key, parse_json(text)) for key, text in map(chain.unframe, lines)]
 
     @property
     def records(self) -> list[Any]:

@@ -99,7 +99,7 @@ def _table(swept: Sequence[Swept]) -> dict[str, dict[str, dict[str, float]]]:
                     kinds.setdefault(kind, {}).setdefault(label, []).extend(sizes)
     return {
         dtype: {
-            kind: {name: _at_95_percent(sizes) for name, sizes in methods.items()}
+            kind: {name: at_95_percent(sizes) for name, sizes in methods.items()}
             for kind, methods in kinds.items()
         }
         for dtype, kinds in trials.items()
@@ -113,7 +113,7 @@ def _label(method: str, *, isolated: bool) -> str | None:
     return method
 
 
-def _at_95_percent(sizes: Sequence[float]) -> float:
+def at_95_percent(sizes: Sequence[float]) -> float:
     ordered = sorted(sizes)
     return ordered[math.ceil(_TARGET * len(ordered)) - 1]
 

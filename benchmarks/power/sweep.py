@@ -78,13 +78,13 @@ def _swept(
     }
     found = {name: [0] * len(SCALES) for name in METHODS}
     planted = 0
-    for judged, reference, candidate, pair in _recorded(result, traces):
+    for judged, reference, candidate, pair in recorded(result, traces):
         for kind, inject in INJECTIONS.items():
             for trial in range(TRIALS):
-                spoilt = _Spoilt(judged, reference, candidate, pair, inject, trial, model.layers)
+                spoilt = Spoilt(judged, reference, candidate, pair, inject, trial, model.layers)
                 planted += len(_ROC_STEPS)
                 for name in METHODS:
-                    sizes[kind][name].append(_smallest(spoilt, name, widened.get(name, 1.0)))
+                    sizes[kind][name].append(smallest(spoilt, name, widened.get(name, 1.0)))
                     for step in _ROC_STEPS:
                         ratio = spoilt.ratio(step, name)
                         for index, scale in enumerate(SCALES):
@@ -100,7 +100,7 @@ def _swept(
     )
 
 
-class _Spoilt:
+class Spoilt:
     """One tensor with one error of any size; what is judged is kept."""
 
     def __init__(
@@ -124,13 +124,17 @@ class _Spoilt:
             return math.inf
         return METHODS[method](result, self._layers)
 
+    def measured(self, reference: torch.Tensor, spoilt: torch.Tensor) -> Measured:
+        """Value by value."""
+        whole = Accumulator(shape=reference.shape)
+        whole.update(reference, spoilt)
+        return Measured(statistics=whole.result())
+
     def _at(self, step: int) -> TensorResult:
         if step not in self._known:
             generator = torch.Generator().manual_seed(self._trial)
             spoilt = self._inject(self._candidate.float(), size_of(step), generator)
-            whole = Accumulator(shape=self._reference.shape)
-            whole.update(self._reference, spoilt.to(self._candidate.dtype))
-            measured = Measured(statistics=whole.result())
+            measured = self.measured(self._reference, spoilt.to(self._candidate.dtype))
             id_, tolerance = self._judged.id, self._judged.tolerance
             reference, candidate = self._pair
             self._known[step] = judge(
@@ -146,7 +150,7 @@ def size_of(step: int) -> float:
     return SMALLEST * (LARGEST / SMALLEST) ** (step / STEPS)
 
 
-def _smallest(spoilt: _Spoilt, method: str, widened: float) -> float:
+def smallest(spoilt: Spoilt, method: str, widened: float) -> float:
     """By bisection: larger errors of one kind are not harder to find."""
     low, high = -1, STEPS + 1
     while high - low > 1:
@@ -158,7 +162,7 @@ def _smallest(spoilt: _Spoilt, method: str, widened: float) -> float:
     return size_of(high) if high <= STEPS else math.inf
 
 
-def _recorded(
+def recorded(
     result: CheckResult, traces: Path
 ) -> Iterator[tuple[TensorResult, torch.Tensor, torch.Tensor, Pair]]:
     """The last layer's matrices and activations that are not bitwise equal, as recorded."""

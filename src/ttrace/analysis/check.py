@@ -38,9 +38,8 @@ from ttrace.core.logical import as_terms
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.core.scale import Scales
 from ttrace.core.statistics import Statistics
-from ttrace.measure.cells import PerDim
 from ttrace.trace.plan import read_modules, read_scales
-from ttrace.trace.sketches import cells_of, is_sketched
+from ttrace.trace.sketches import InCells, cells_of, is_sketched
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
 
@@ -122,7 +121,7 @@ class _Check:
         self._engine = engine or Serial()
         self._accept = accept
         self._aligner = Aligner(sources.reference)
-        self._cells: Mapping[TensorId, PerDim] = {}  # of the fingerprints of both runs
+        self._cells: Mapping[TensorId, InCells] = {}  # of the fingerprints of both runs
 
     def result(self, isolated: Scales | None) -> CheckResult:
         sources = self._sources
@@ -186,7 +185,7 @@ class _Check:
                 candidate=found,
                 scale=scale.factor_of(id_),
                 may_be_terms=scale.may_be_terms(id_, expected),
-                cells=self._cells.get(id_, ()),
+                cells=self._cells.get(id_),
             )
             for id_, (expected, found) in pairs.items()
         ]

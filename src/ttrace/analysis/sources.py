@@ -19,6 +19,7 @@ from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
 from ttrace.core.ids import Kind
 from ttrace.core.mesh import Mesh
+from ttrace.core.pause import no_collection
 from ttrace.core.record import ModuleInfo, Summary
 from ttrace.errors import CannotCompare
 from ttrace.trace.reader import Trace
@@ -166,7 +167,8 @@ def comparable(
     """The traces of one check, open until the end; those that cannot be compared are refused."""
     again = [] if repeated is None else [("repeated reference", repeated)]
     noisy = [("perturbed reference", path) for path in perturbed]
-    with opened(("reference", reference), ("candidate", candidate), *noisy, *again) as found:
+    paths = (("reference", reference), ("candidate", candidate), *noisy, *again)
+    with no_collection(), opened(*paths) as found:
         sources = Sources(
             reference=found[0],
             candidate=found[1],

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
+from ttrace.core.hashed import HashedOnce
 from ttrace.errors import UsageError
 from ttrace.text import inert
 
@@ -126,7 +127,7 @@ _SHORT = {"t": "\t", "n": "\n", "r": "\r"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class TensorId:
+class TensorId(HashedOnce):
     """One logical tensor of one training step.
 
     `apart`: of a call without gradients, which is no microbatch and is counted apart. `turn`: by
@@ -142,6 +143,8 @@ class TensorId:
     apart: bool = False
     turn: int = 0
     asked: bool = False
+
+    __hash__ = HashedOnce.__hash__
 
     def __str__(self) -> str:
         before, after = self.around_module

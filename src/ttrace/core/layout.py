@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
+from ttrace.core.hashed import HashedOnce
 from ttrace.core.limits import DIMS, RUNS, AtMost, Label, Size, Sizes
 from ttrace.errors import LayoutError
 
@@ -55,12 +56,14 @@ Slices = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(HashedOnce):
     """The runs of every dim of a logical tensor of this `shape`, and axes still to be summed."""
 
     shape: Sizes
     runs: Annotated[tuple[Runs, ...], AtMost(DIMS)]
     partial: Annotated[tuple[Label, ...], AtMost(DIMS)] = ()
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         if len(self.runs) != len(self.shape):
@@ -159,12 +162,7 @@ class Layout:
 
     def then(self, inner: Layout) -> Layout:
         """`inner` splits the local tensor of this layout further."""
-        if inner.shape != self.local_shape:
-            raise LayoutError(f"cannot split a local tensor of {self.local_shape} as {inner.shape}")
-        result = self
-        for dim, runs in enumerate(inner.runs):
-            result = result.take(dim, runs)
-        return result.summed_over(*inner.partial)
+        return _then(self, inner)
 
     def meets(self, start: Sequence[int], stop: Sequence[int]) -> list[list[tuple[slice, slice]]]:
         """Where this shard meets the logical box start:stop: per dim, (local, inside the box)."""
@@ -208,6 +206,16 @@ class Layout:
 @functools.lru_cache(maxsize=1 << 12)  # chosen: every shape of a model; the same few come again
 def _full(shape: tuple[int, ...]) -> Layout:
     return Layout(shape=shape, runs=tuple((Run(0, size),) for size in shape))
+
+
+@functools.lru_cache(maxsize=1 << 14)  # chosen: every shard of every shape of a model
+def _then(outer: Layout, inner: Layout) -> Layout:
+    if inner.shape != outer.local_shape:
+        raise LayoutError(f"cannot split a local tensor of {outer.local_shape} as {inner.shape}")
+    result = outer
+    for dim, runs in enumerate(inner.runs):
+        result = result.take(dim, runs)
+    return result.summed_over(*inner.partial)
 
 
 def normalise(runs: Iterable[Run]) -> Runs:

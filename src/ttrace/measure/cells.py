@@ -64,7 +64,8 @@ class Cells:
         """The dims along which a cell has signs: its sums have an axis of two for each of them."""
         return signed_dims(self.sizes)
 
-    def sums_shape(self, shape: Sequence[int]) -> PerDim:
+    @functools.lru_cache(maxsize=1 << 12)  # noqa: B019  (a handful of sizes, and as many shapes)
+    def sums_shape(self, shape: PerDim) -> PerDim:
         """The shape of all sums: the grid, then two for every dim with signs."""
         return (*self.grid(shape), *(2 for _ in self.signed))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ from ttrace.measure.kernel import compiled_library
 
 EXPONENTS = 64  # bins of four exponents each: those of float32 in steps of 16
 SMALLEST_MAGNITUDES = 2.0 ** (4.0 * np.arange(EXPONENTS) - 127)  # of each bin but the first
+_TOTALS = struct.Struct("<dddI")
 _TOTALS_BYTES = 3 * 8 + 2 * 4
 _COUNTS_BYTES = 4 * EXPONENTS
 
@@ -67,18 +69,17 @@ class Fingerprint:
     def from_bytes(
         cls, data: memoryview, shape: Sequence[int], cells: Cells, *, has_exponents: bool
     ) -> Fingerprint:
-        squares, total, peak = np.frombuffer(data[:24], dtype="<f8").tolist()
+        squares, total, peak, digest = _TOTALS.unpack_from(data)
         start = _TOTALS_BYTES + (_COUNTS_BYTES if has_exponents else 0)
         exponents = np.frombuffer(data[_TOTALS_BYTES:start], dtype="<u4") if has_exponents else None
+        sums = np.frombuffer(data, dtype="<f4", offset=start)
         return cls(
             squares=squares,
             total=total,
             peak=peak,
-            digest=int(np.frombuffer(data[24:28], dtype="<u4")[0]),
+            digest=digest,
             exponents=exponents,
-            sums=np.frombuffer(data[start:], dtype="<f4")
-            .astype(np.float64)
-            .reshape(cells.sums_shape(shape)),
+            sums=sums.astype(np.float64).reshape(cells.sums_shape(tuple(shape))),
         )
 
 

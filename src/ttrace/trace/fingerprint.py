@@ -128,8 +128,13 @@ def is_fingerprint(record: Record) -> bool:
 
 def parameters_of(record: Record) -> tuple[Cells, bool]:
     """The cells of a record, and whether it counts exponents; ValueError where they cannot be."""
-    given = {} if record.payload is None else dict(record.payload.parameters)
-    sizes = _whole_numbers(given.pop("cells", None), len(record.shape))
+    return _parameters(record.payload, len(record.shape))
+
+
+@functools.lru_cache(maxsize=1 << 12)  # chosen: a model has few shapes, and so few parameters
+def _parameters(payload: PayloadRef | None, dims: int) -> tuple[Cells, bool]:
+    given = {} if payload is None else dict(payload.parameters)
+    sizes = _whole_numbers(given.pop("cells", None), dims)
     shifts = _whole_numbers(given.pop("shifts", [0] * len(sizes)), len(sizes))
     has_exponents = given.pop("exponents", False)
     if given or has_exponents not in (True, False):

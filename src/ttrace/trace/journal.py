@@ -4,11 +4,11 @@ r"""The journal: one line for every record of a rank, each sealed on all lines b
     {"step":{"number":0,"records":812},"x":"<xxh3-64>"}\n
     {"end":{"records":812,"steps":1,"hooks_expected":12, ...},"x":"<xxh3-64>"}\n
 
-Enters: a JSON value; leaves: a line, and back. The checksum of a line covers the bytes of its value
-as they stand in it (compact ASCII JSON), with the checksum of the line before as its seed; the
-seed of the first is the checksum of the manifest. So a line that is changed, missing, doubled or
-out of order is found before it is parsed, and the last line vouches for all. A line without its
-newline was torn by a kill.
+Enters: a JSON value; leaves: a line, and back to its text. The checksum of a line covers the bytes
+of its value as they stand in it (compact ASCII JSON), with the checksum of the line before as its
+seed; the seed of the first is the checksum of the manifest. So a line that is changed, missing,
+doubled or out of order is found before it is parsed, and the last line vouches for all. A line
+without its newline was torn by a kill.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ END = "end"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _HEADS = {key: f'{{"{key}":'.encode() for key in (RECORD, STEP, END)}
+_HEAD_OF_RECORDS = _HEADS[RECORD]
 _SEPARATOR = b',"x":"'
 _TAIL = b'"}'
 _DIGEST_CHARS = 16
@@ -66,8 +67,8 @@ class Chain:
         if self._is_linked and lines:
             self._seed = int(lines[-len(_TAIL) - 1 - _DIGEST_CHARS : -len(_TAIL) - 1], 16)
 
-    def unframe(self, line: bytes) -> tuple[str, Any]:
-        """Key and value of the next line, without its newline; Refused says what is wrong."""
+    def unframe(self, line: bytes) -> tuple[str, bytes]:
+        """Key and text of the next line, without its newline; Refused says what is wrong."""
         key, text, found = _parts(line)
         expected: int = xxhash.xxh3_64_intdigest(text, seed=self._seed)
         if found != f"{expected:016x}":
@@ -79,7 +80,7 @@ class Chain:
             )
         if self._is_linked:
             self._seed = expected
-        return key, parse_json(text)
+        return key, text
 
 
 def unverified_end(line: bytes) -> Any:
@@ -91,7 +92,9 @@ def unverified_end(line: bytes) -> Any:
 
 def _parts(line: bytes) -> tuple[str, bytes, str]:
     body, envelope_end = line[:-_ENVELOPE_END_BYTES], line[-_ENVELOPE_END_BYTES:]
-    key = next((key for key, head in _HEADS.items() if line.startswith(head)), None)
+    key = RECORD if line.startswith(_HEAD_OF_RECORDS) else None  # nearly all
+    if key is None:
+        key = next((key for key, head in _HEADS.items() if line.startswith(head)), None)
     if key is None or not envelope_end.startswith(_SEPARATOR) or not envelope_end.endswith(_TAIL):
         raise Refused(line[:_DIGEST_CHARS], 'a line of the form {"r":...,"x":"..."}')
     found = envelope_end[len(_SEPARATOR) : -len(_TAIL)].decode("ascii", errors="replace")

@@ -1,6 +1,6 @@
 """The lines of a journal, one after the other: bounded, in their chain, and with their place.
 
-Enters: a file that a stranger may have made, or that a process still writes. Leaves: key and value
+Enters: a file that a stranger may have made, or that a process still writes. Leaves: key and text
 of every whole line; a last line without its newline was torn by a kill and is left out.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ttrace.core.door import parse_json
 from ttrace.core.limits import LINE_BYTES
 from ttrace.core.refused import InWords, Refused
 from ttrace.errors import CorruptTrace
@@ -21,8 +22,13 @@ class JournalLine(NamedTuple):
 
     number: int
     key: str
-    value: Any
+    text: bytes  # of its value
     stop: int
+
+    @property
+    def value(self) -> Any:
+        """Refused where it is no JSON."""
+        return parse_json(self.text)
 
 
 class Lines:
@@ -36,6 +42,7 @@ class Lines:
         self.is_torn = False
 
     def __iter__(self) -> Iterator[JournalLine]:
+        stop = 0
         with self._path.open("rb") as file:
             while text := file.readline(LINE_BYTES + 1):
                 if not text.endswith(b"\n"):
@@ -45,11 +52,12 @@ class Lines:
                     self.is_torn = True
                     return
                 self._number += 1
+                stop += len(text)
                 try:
                     key, value = self._chain.unframe(text[:-1])
                 except Refused as refused:
                     raise self.damaged(refused) from refused
-                yield JournalLine(self._number, key, value, file.tell())
+                yield JournalLine(self._number, key, value, stop)
 
     def damaged(self, refused: Refused) -> CorruptTrace:
         """The error that the line which was given last is damaged."""

@@ -22,7 +22,7 @@ from ttrace.errors import CorruptTrace, TraceNotFound, UnsupportedTrace
 from ttrace.trace import journal
 from ttrace.trace.lines import JournalLine, Lines
 from ttrace.trace.manifest import read_manifest
-from ttrace.trace.records import require_sound
+from ttrace.trace.records import RecordLines
 from ttrace.trace.spans import own_file, own_segment, too_short
 
 _RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
@@ -52,7 +52,8 @@ class Trace:
         root = Path(path)
         folders = _rank_folders(root)
         _require_bounded(folders.values())
-        ranks = {rank: _read_rank(root, folder, rank) for rank, folder in folders.items()}
+        read = RecordLines()
+        ranks = {rank: _read_rank(root, folder, rank, read) for rank, folder in folders.items()}
         sizes = {rank: trace.info.world_size for rank, trace in ranks.items()}
         if len(set(sizes.values())) > 1:
             raise CorruptTrace(
@@ -120,11 +121,11 @@ def _rank_folders(root: Path) -> dict[int, Path]:
     return folders
 
 
-def _read_rank(root: Path, folder: Path, rank: int) -> RankTrace:
+def _read_rank(root: Path, folder: Path, rank: int, read: RecordLines) -> RankTrace:
     manifest = read_manifest(root, folder / journal.MANIFEST, rank)
     path = own_file(root, folder / journal.JOURNAL, holds=f"the records of rank {rank}")
     lines = Lines(path, rank, manifest.chain())
-    content = _Content(root, manifest.info)
+    content = _Content(root, manifest.info, read)
     for line in lines:
         try:
             content.add(line)
@@ -165,8 +166,9 @@ def _with_common_steps(ranks: dict[int, RankTrace]) -> dict[int, RankTrace]:
 class _Content:
     """What the lines of one journal say, one after the other."""
 
-    def __init__(self, root: Path, info: RankInfo) -> None:
+    def __init__(self, root: Path, info: RankInfo, read: RecordLines) -> None:
         self._root = root
+        self._read = read
         self._info = info
         self._ids: set[TensorId] = set()
         self._sizes: dict[str, int] = {}  # of segments that were already looked at
@@ -179,16 +181,16 @@ class _Content:
         if self.summary is not None:
             raise Refused(InWords("another line"), "nothing after the end of a rank")
         if line.key == journal.RECORD:
-            record = from_dict(Record, line.value, rank=self._info.rank)
-            require_sound(record, self._info, self._ids)
+            record = self._read.record(line.text, self._info, self._ids)
             self._require_bytes(record)
             self._ids.add(record.id)
             self.records.append(record)
             return
-        mark = from_dict(StepMark if line.key == journal.STEP else Summary, line.value)
+        value = line.value
+        mark = from_dict(StepMark if line.key == journal.STEP else Summary, value)
         if isinstance(mark, StepMark):
             self.steps.append(mark.number)
-        told = line.value.get("records", len(self.records))
+        told = value.get("records", len(self.records))
         if told != len(self.records):
             raise Refused(InWords(f"{len(self.records)} before this line"), f"{told!r}", "records")
         if isinstance(mark, Summary):

@@ -22,11 +22,13 @@ from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.limits import JOURNALS_BYTES, LINE_BYTES
 from ttrace.core.record import ModuleInfo, RankInfo, Record, Summary
+from ttrace.core.refused import Refused
 from ttrace.errors import CorruptTrace, TraceError, TraceNotFound, UnsupportedTrace, UsageError
 from ttrace.trace import journal, writer
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import tensor_bytes
 from ttrace.trace.reader import Trace
+from ttrace.trace.records import RecordLines
 from ttrace.trace.segment import HEADER_BYTES
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.writer import TraceWriter
@@ -688,3 +690,26 @@ def test_record_without_a_field_is_refused_with_the_field(tmp_path: Path) -> Non
     edit_journal(tmp_path, lambda value: value.pop("shape"))
     with pytest.raises(CorruptTrace, match="shape: found nothing, expected a value"):
         Trace.open(tmp_path)
+
+
+def test_what_looks_like_a_place_inside_of_other_data_is_none() -> None:
+    """Lines that are alike but for a place are parsed once: it must be that of the record."""
+    place = b',"at":["seg-00000.safetensors",%d,4,"0123456789abcdef"]'
+    head = b'{"id":"step0/:input.0","seq":0,"dtype":"float32","shape":[1],"mb":0'
+    info = RankInfo(rank=0, world_size=1)
+    lines = RecordLines()
+    for offset in (0, 64):
+        found = lines.record(head + place % offset + b"}", info, ())
+        assert found.location is not None
+        assert found.location.offset == offset
+        with pytest.raises(Refused, match="nothing"):  # the record itself has no bytes
+            lines.record(head + b',"more":{"a":1' + place % offset + b"}}", info, ())
+
+
+def test_a_line_like_another_is_refused_where_its_own_bytes_do_not_fit() -> None:
+    head = b'{"id":"step0/:input.0","seq":0,"dtype":"float32","shape":[1],"mb":0'
+    place = b',"at":["seg-00000.safetensors",0,%d,"0123456789abcdef"]}'
+    lines, info = RecordLines(), RankInfo(rank=0, world_size=1)
+    lines.record(head + place % 4, info, ())
+    with pytest.raises(Refused, match="4 bytes for float32"):
+        lines.record(head + place % 8, info, ())

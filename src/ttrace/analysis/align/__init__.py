@@ -32,9 +32,14 @@ class Aligned:
     reference_batches: Batches
     candidate_batches: Batches
     consumers: dict[TensorId, tuple[TensorId, ...]] = field(default_factory=dict)
-    positions: dict[RecordKey, Position] = field(default_factory=dict)
+    placers: tuple[Placer, ...] = ()  # of the candidate
     crops: dict[TensorId, Crop] = field(default_factory=dict)  # where vocabularies end
     notes: tuple[str, ...] = ()
+
+    @property
+    def positions(self) -> dict[RecordKey, Position]:
+        """Where every record of the candidate sits."""
+        return {key: at for placer in self.placers for key, at in placer.positions.items()}
 
     def pairs(self) -> dict[TensorId, Pair]:
         """All that can be measured."""
@@ -96,7 +101,7 @@ class Aligner:
             reference_batches=batches[0],
             candidate_batches=batches[1],
             consumers=_consumers(candidate),
-            positions={key: at for _, side in sides.values() for key, at in side.positions.items()},
+            placers=tuple(side for _, side in sides.values()),
             crops=crops,
             notes=tuple(notes),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from ttrace.analysis.align.cuts import Cut, Shape, cuts
 from ttrace.analysis.batch import Batch, MicrobatchKey, Part
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record
@@ -24,10 +25,18 @@ class Holdings:
         self.trace = trace
         self.batch = batch
         self._shared: dict[TensorId, bool] = {}
+        self._cuts: dict[object, list[Cut]] = {}
 
     def part(self, record: Record) -> Part | None:
         """The part of the batch that this record is of."""
         return self.batch.parts.get(key_of(record))
+
+    def cuts(self, key: MicrobatchKey, shape: Shape, module: str) -> list[Cut]:
+        """Where a tensor of this microbatch may sit in one of this shape; all layers ask alike."""
+        asked = (key, shape, module if self.batch.others else "")
+        if asked not in self._cuts:
+            self._cuts[asked] = cuts(self.batch, key, shape, module)
+        return self._cuts[asked]
 
     def axes(self, rank: int) -> Axes:
         """The coordinates of a rank."""

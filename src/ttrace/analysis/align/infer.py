@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ttrace.analysis.align.cuts import Cut, Shape, cuts, grown
+from ttrace.analysis.align.cuts import Cut, Shape, grown
 from ttrace.analysis.align.holdings import Holdings, key_of, without
 from ttrace.core.layout import Layout, Run
 from ttrace.core.record import Record
@@ -79,7 +79,7 @@ def _more_samples(holdings: Holdings, record: Record, shape: Shape) -> Shape:
 def cuts_of(holdings: Holdings, record: Record, shape: Shape) -> list[Cut]:
     key, dim = key_of(record), record.batch_dim
     if dim is None:
-        return cuts(holdings.batch, key, shape, record.id.module)
+        return holdings.cuts(key, shape, record.id.module)
     samples = holdings.batch.sizes[key[0]]
     if dim < 0 or not samples or not _size(shape, dim) or shape[dim] % samples:
         return []

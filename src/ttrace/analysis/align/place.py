@@ -8,8 +8,9 @@ its shape against the logical shape, where the ranks that hold the same samples 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ttrace.analysis.align.alike import Likeness, Plan
 from ttrace.analysis.align.cuts import Cut, Shape
 from ttrace.analysis.align.holdings import Group, Holdings, key_of
 from ttrace.analysis.align.infer import (
@@ -38,7 +39,10 @@ class Placer:
 
     def __init__(self, trace: Trace, batch: Batch) -> None:
         self._holdings = Holdings(trace, batch)
-        self.positions: dict[RecordKey, Position] = {}
+        self._alike = Likeness(self._holdings)
+        self._shapes: dict[object, OwnShape] = {}
+        self._plans: dict[object, tuple[Plan, Sequence[Placed]]] = {}
+        self._placed: list[tuple[Sequence[Record], Sequence[Placed]]] = []
         self._known: dict[object, LogicalTensor | str] = {}
 
     def is_guess(self, id_: TensorId) -> bool:
@@ -48,7 +52,10 @@ class Placer:
 
     def own_shape(self, records: Sequence[Record]) -> OwnShape:
         """The logical shape as far as this trace alone can tell."""
-        return own_shape(self._holdings, records)
+        likeness = self._alike.of(records)
+        if likeness not in self._shapes:
+            self._shapes[likeness] = own_shape(self._holdings, records)
+        return self._shapes[likeness]
 
     def place(self, records: Sequence[Record], own: OwnShape) -> LogicalTensor | str:
         """The logical tensor of this shape that the records make up, or why they do not."""
@@ -56,8 +63,21 @@ class Placer:
         # has other layouts.
         asked = (records[0].id, own, tuple(record.layout for record in records))
         if asked not in self._known:
-            self._known[asked] = self._put_together(records, own)
+            self._known[asked] = self._as_another(records, own)
         return self._known[asked]
+
+    def _as_another(self, records: Sequence[Record], own: OwnShape) -> LogicalTensor | str:
+        """As one that is alike in all that counts, where one was placed before."""
+        likeness = own, self._alike.of(records)
+        if likeness in self._plans:
+            known, placed = self._plans[likeness]
+            self._placed.append((records, placed))
+            return known.with_records(records)
+        tensor = self._put_together(records, own)
+        plan = Plan.of(tensor, records) if isinstance(tensor, LogicalTensor) else None
+        if plan is not None:
+            self._plans[likeness] = plan, self._placed[-1][1]
+        return tensor
 
     def _put_together(self, records: Sequence[Record], own: OwnShape) -> LogicalTensor | str:
         try:
@@ -80,7 +100,7 @@ class Placer:
             )
         except (Unplaceable, LayoutError) as problem:
             return str(problem)
-        self._remember(placed)
+        self._placed.append((records, placed))
         return tensor
 
     def _nothing(self, records: Sequence[Record], shape: Shape) -> list[Piece]:
@@ -100,22 +120,26 @@ class Placer:
             if not item.contributes
         ]
 
-    def _remember(self, placed: Sequence[Placed]) -> None:
-        """Keep where every record sits, for a later run that must not guess."""
+    @property
+    def positions(self) -> dict[RecordKey, Position]:
+        """Where every record sits, for a later run that must not guess."""
+        return {key: at for known in self._placed for key, at in self._positions(*known)}
+
+    def _positions(
+        self, records: Sequence[Record], placed: Sequence[Placed]
+    ) -> Iterator[tuple[RecordKey, Position]]:
+        """Of records that sit as others that are alike do."""
         groups: dict[Layout, dict[Group, None]] = defaultdict(dict)
         for item in placed:
             groups[item.layout][self._holdings.group(item.record)] = None
-        for item in placed:
-            record = item.record
+        for record, item in zip(records, placed, strict=True):
             if not record.recompute:
                 index, count = 0, 1
                 if item.shared:
                     sharing = list(groups[item.layout])
                     index, count = sharing.index(self._holdings.group(record)), len(sharing)
                 key = (record.id, record.rank, record.microbatch, record.origin)
-                self.positions[key] = Position(
-                    layout=item.layout, outer=item.outer, share=(index, count)
-                )
+                yield key, Position(layout=item.layout, outer=item.outer, share=(index, count))
 
     def _stack(self, record: Record, shape: Shape) -> Placed:
         peers = self._holdings.peers(record)

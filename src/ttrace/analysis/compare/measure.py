@@ -8,7 +8,6 @@ they repeat, partial sums are added on the way. Nothing is judged here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,10 +15,10 @@ import torch
 from ttrace.analysis.compare.measured import Disagreement, Measured, Unit
 from ttrace.analysis.compare.sketched import SketchComparator
 from ttrace.analysis.compare.tokens import leave_out_moved, token_dims
-from ttrace.core.logical import LogicalTensor, Piece, as_mean, as_terms
+from ttrace.core.logical import LogicalTensor, Piece, as_mean, as_terms, unlike
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.pairs import PairReader
-from ttrace.trace.sketches import SketchReader, is_sketched
+from ttrace.trace.sketches import InCells, SketchReader, is_sketched
 from ttrace.trace.spans import SpanReader
 
 
@@ -47,13 +46,13 @@ class Comparator:
         candidate: LogicalTensor,
         scale: float = 1.0,
         *,
-        cells: Sequence[int] = (),
+        cells: InCells | None = None,
     ) -> Measured:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
         if is_sketched(reference, candidate):
             return self._sketches.measure(reference, candidate, scale, cells=cells)
         whole = Accumulator(shape=reference.shape)
-        spreads = [(piece, Accumulator()) for piece in candidate.replicas]
+        spreads = [(piece, Accumulator()) for piece in unlike(candidate)]
         routed = token_dims(reference)
         moved = 0
         for block in self._pairs.walk(reference, candidate):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.statistics import Statistics
+from ttrace.trace.sketches import InCells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Unit:
     candidate: LogicalTensor
     scale: float = 1.0
     may_be_terms: bool = False
-    cells: tuple[int, ...] = ()  # of fingerprints: at least so large, as another run's are
+    cells: InCells | None = None  # of fingerprints: as those of another run are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

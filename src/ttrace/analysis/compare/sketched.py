@@ -1,7 +1,8 @@
 """Measuring from fingerprints: the same statistics, estimated from the sums of cells.
 
     norm        the root of the mean square of all sums of the difference; known to 3% of itself
-    gain        from exact squares of both: 2 <e, r> = |c|^2 - |r|^2 - |e|^2
+    gain        from exact squares of both: 2 <e, r> = |c|^2 - |r|^2 - |e|^2; from the sums, in all
+                runs, where the candidate's records are terms that only add up to it
     shift       exact
     row, slice  of cells instead of single indices
     element     the cell with the largest error: one element among thousands shows if it is larger
@@ -14,18 +15,18 @@ Where the cells of both runs cannot be brought together, nothing is measured, an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from ttrace.analysis.compare.measured import Disagreement, Measured
 from ttrace.analysis.compare.tokens import token_dims
-from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.logical import LogicalTensor, Piece, unlike
 from ttrace.core.statistics import Slice, Statistics
 from ttrace.measure.cells import Array, PerDim, energies, signed_dims
 from ttrace.trace.sketches import (
     CellsDoNotFit,
+    InCells,
     Mask,
     Sketch,
     SketchReader,
@@ -66,22 +67,24 @@ class SketchComparator:
         candidate: LogicalTensor,
         scale: float = 1.0,
         *,
-        cells: Sequence[int] = (),
+        cells: InCells | None = None,
     ) -> Measured:
         """Statistics of candidate / scale against the reference, and replicas that disagree."""
         sizes = common_sizes(reference, candidate)
-        sizes = tuple(map(max, sizes, cells)) if cells else sizes
+        sizes = tuple(map(max, sizes, cells.sizes)) if cells is not None else sizes
         shape = reference.shape
         try:
             expected = self._reference.read(reference.pieces, shape, sizes)
             found = self._candidate.read(candidate.pieces, shape, sizes)
             disagreements = tuple(
                 Disagreement(piece=piece, statistics=statistics)
-                for piece in candidate.replicas
+                for piece in unlike(candidate)
                 if not (statistics := self._replica(piece, candidate, found, sizes)).equal
             )
         except CellsDoNotFit:
             return Measured(statistics=_NOTHING, cells_fit=False)
+        if cells is not None and not cells.is_exact:
+            expected, found = (replace(sketch, squares=None) for sketch in (expected, found))
         absent = (*reference.absent, *candidate.absent)
         left_out = touched_cells(absent, shape, sizes) if absent else None
         pair = SketchPair(expected, found, shape, sizes, scale)

@@ -1,0 +1,1 @@
+"""How long a check of fingerprints takes for many layers on many ranks."""
