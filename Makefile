@@ -72,11 +72,15 @@ AXE := build/axe/node_modules/axe-core/package.json
 $(AXE):
 	npm install --silent --no-audit --no-fund --prefix build/axe axe-core@4.14.0
 
-# Debian's chromium, its driver, npm and tmux; as root, or with sudo.
+# Debian's chromium, its driver, npm and tmux, those that are missing; as root, or with sudo. Who has
+# Node.js from elsewhere has npm with it, and Debian's would conflict with it.
 browser-deps: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,browser]'
-	command -v chromedriver >/dev/null && command -v npm >/dev/null && command -v tmux >/dev/null || { SUDO=$$(command -v sudo || true); \
-	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends chromium chromium-driver npm tmux; }
+	@missing=; \
+	command -v chromedriver >/dev/null || missing="chromium chromium-driver"; \
+	for tool in npm tmux; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	test -z "$$missing" || { SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends $$missing; }
 	$(MAKE) --no-print-directory $(AXE)
 
 test-browser: browser-deps
