@@ -50,12 +50,12 @@ class TestHarness:
         append = TraceWriter._append
         held: list[Any] = []
 
-        def late(writer: TraceWriter, key: str, value: dict[str, Any]) -> None:
-            held.append((key, value))
-            if key == "r":
+        def late(writer: TraceWriter, *values: tuple[str, dict[str, Any]]) -> None:
+            held.extend(values)
+            if values[-1][0] == "r":
                 return
             while held:
-                append(writer, *held.pop(0))
+                append(writer, held.pop(0))
 
         monkeypatch.setattr(TraceWriter, "_append", late)
         wrong = run_point(Point(20, Fault.KILLED_BEFORE)).wrong
