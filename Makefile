@@ -7,12 +7,15 @@ DOCS := .venv/.docs
 BENCH := .venv/.bench
 WILD := .venv/.wild
 TRAINERS := .venv/.trainers
+RAY := .venv/.ray
+
+STORAGE := build/storage/.installed
 # Cases at a time, of up to 8 ranks each.
 JOBS ?= 1
 
-.PHONY: demo test test-slow test-trainers test-browser browser-deps screenshots lint format docs
-.PHONY: bench bench-record bench-bugs bench-clean bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-bugs-auto bench-fingerprints bench-gpu bench-trainers bench-yardsticks crash faults fuzz clean
+.PHONY: demo test test-slow test-slurm test-trainers test-browser browser-deps screenshots lint format docs
+.PHONY: bench bench-record bench-bugs bench-clean bench-lowprecision bench-lowprecision-gpu bench-megatron bench-power bench-programs bench-wild bench-sweep
+.PHONY: bench-bugs-auto bench-estimate bench-fingerprints bench-gpu bench-trainers bench-yardsticks crash faults fuzz clean bench-scale bench-simulated bench-cores
 .DEFAULT_GOAL := demo
 
 # torch first and by itself: a later resolver run must not choose another build of it.
@@ -44,24 +47,42 @@ $(TRAINERS): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps torchtitan==0.3.0
 	touch $@
 
+# A cluster for checks, on this machine.
+$(RAY): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	touch $@
+
+# A server of S3 and its client. They depend on other versions of packages than those that are pinned
+# here, so they have a folder of their own, which only the processes of these tests see.
+$(STORAGE): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --target build/storage --upgrade 'moto[server]==5.2.5' 's3fs==2026.9.0'
+	touch $@
+
 demo: $(STAMP)
 	@echo "== a correct run must be silent =="
 	$(BIN)/ttrace demo
 	@echo "== the same with a planted bug: exit code 1 is what we want to see =="
 	$(BIN)/ttrace demo --bug column-input-grad; test $$? -eq 1
 
-# The slow ones repeat what the others cover, or run whole pages of the documentation.
+# The slow ones repeat what the others cover, or run whole pages of the documentation. Two files at a
+# time: most of their runs keep one core busy.
 test: $(STAMP) $(MEGATRON)
-	$(BIN)/python -m pytest -m "not slow and not trainers"
+	$(BIN)/python -m pytest -m "not slow and not slurm and not trainers" -n 2 --dist loadfile
 
-# Two files at a time: most of their runs keep one core busy.
-test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD)
+test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD) $(RAY) $(STORAGE)
 	$(BIN)/python -m pytest -m "slow and not trainers" -n 2 --dist loadfile
 
 # Trainers in some strategies, right and wrong, and the pages about them; the others are slow:
 # `make bench-trainers` tries all.
 test-trainers: $(STAMP) $(TRAINERS)
 	$(BIN)/python -m pytest -m "trainers and not slow"
+
+# Job scripts under a real Slurm of two nodes on this machine, Debian's; as root, or with sudo. The
+# tests start its daemons themselves: those of the packages are not needed. A few minutes.
+test-slurm: $(STAMP)
+	@command -v slurmctld munged sbatch >/dev/null || { SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
+	$(BIN)/python -m pytest tests/slurm
 
 # Writers of a trace killed at every call, with a disk that fails: minutes on two cores.
 crash: $(STAMP)
@@ -132,6 +153,24 @@ bench-bugs-auto: $(STAMP) $(MEGATRON)
 bench-fingerprints: $(STAMP)
 	$(BIN)/python -m benchmarks.fingerprints
 
+# What estimates say beside what runs and checks take: minutes on two cores. On a quiet machine, with
+# WRITE=--write, it is the page.
+bench-estimate: $(STAMP)
+	$(BIN)/python -m benchmarks.estimate $(WRITE)
+
+# Checks of large traces by every engine; some minutes, and 4 GB of disk, on a quiet machine.
+bench-scale: $(STAMP) $(RAY)
+	$(BIN)/python -m benchmarks.scale engines killed ray ranks
+
+# On a machine of 16 cores, with torch, numpy, safetensors and xxhash; nothing is installed.
+bench-cores:
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.scale cores real
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.simulated --jobs 5 --record
+
+# Layouts of 64 ranks in one process, correct and wrong: minutes on two cores.
+bench-simulated: $(STAMP)
+	$(BIN)/python -m benchmarks.simulated
+
 # On one GPU, with torch, numpy, safetensors and xxhash; nothing is installed.
 bench-gpu:
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.gpu
@@ -167,6 +206,15 @@ bench-clean: $(BENCH)
 	$(BIN)/python -m benchmarks.clean --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.clean.table
 	$(BIN)/python -m benchmarks.clean.plots
+
+# Recipes of low precision in several layouts, correct and with bugs: most of an hour on two cores.
+# What is in benchmarks/lowprecision/clean.json is not run again: remove it after tolerances change.
+bench-lowprecision: $(WILD)
+	$(BIN)/python -m benchmarks.lowprecision
+
+# Those whose products a GPU can make itself, with them; nothing is installed.
+bench-lowprecision-gpu:
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.lowprecision.gpu
 
 # Other yardsticks than the one that was chosen, on small models: minutes on one core.
 bench-yardsticks: $(STAMP)

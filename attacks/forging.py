@@ -47,7 +47,7 @@ class Forged:
         chain = journal.Chain(digest)
         with (self.folder / journal.JOURNAL).open("wb") as file:
             for line in self.lines:
-                framed = chain.frame((line.key, line.value))
+                framed = chain.frame((line.key, journal.encoded(line.value)))
                 chain.accept(framed)
                 file.write(framed)
 
@@ -63,5 +63,5 @@ def write_as_once(folder: Path, version: int = 1) -> None:
         if line.key == journal.END:
             del line.value["records"]
     (folder / journal.JOURNAL).write_bytes(
-        b"".join(chain.frame((line.key, line.value)) for line in once)
+        b"".join(chain.frame((line.key, journal.encoded(line.value))) for line in once)
     )

@@ -51,7 +51,7 @@ def _measure(sizes: Sequence[int], error: float) -> dict[str, object]:
     """Peak memory in MB over a bare `import torch`, and bytes a CPU second against cat."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        size_bytes = _write_traces(folder, sizes, error)
+        size_bytes = write_traces(folder, sizes, error)
         files = [str(file) for file in sorted(folder.rglob("*.safetensors"))]
         commands = {
             "cat": ["sh", "-c", 'cat "$@" > /dev/null', "cat", *files],
@@ -84,7 +84,7 @@ def _measure(sizes: Sequence[int], error: float) -> dict[str, object]:
     }
 
 
-def _write_traces(folder: Path, sizes: Sequence[int], error: float) -> int:
+def write_traces(folder: Path, sizes: Sequence[int], error: float) -> int:
     """Tensors of so many rows; the second shard of the candidate is too large by `error`."""
     runs = (("reference", 1, None), ("candidate", 2, None), ("perturbed", 1, 1))
     writers = {

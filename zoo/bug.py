@@ -26,6 +26,7 @@ class Family(StrEnum):
     NATIVE = "native"  # PyTorch by hand, DDP, FSDP2, DTensor
     DEMO = "demo"  # the demo that the package brings
     MEGATRON = "megatron"  # the installed megatron-core
+    LOW_PRECISION = "low-precision"  # quantised products, with torchao or by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ _MODULES = {
     Family.NATIVE: "zoo.native.bugs",
     Family.DEMO: "zoo.demo",
     Family.MEGATRON: "zoo.megatron.bugs",
+    Family.LOW_PRECISION: "zoo.lowprecision.bugs",
 }
 
 BUGS: dict[tuple[Family, str], Bug] = {}

@@ -29,6 +29,7 @@ from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function, TracedRun
 from ttrace.trace.plan import first_plan
 from ttrace.trace.segment import HEADER_BYTES
+from ttrace.trace.store import local_path
 from zoo.bug import Bug
 
 
@@ -211,8 +212,9 @@ class Trials:
             self._references[key] = _Made(kept, time.monotonic() - start)
         else:
             self._shared.append(self._references[key].seconds)
-        run.folder.parent.mkdir(parents=True, exist_ok=True)
-        run.folder.symlink_to(self._references[key].folder)
+        folder = local_path(run.folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.symlink_to(self._references[key].folder)
 
 
 def _size_bytes(folder: Path) -> int:

@@ -44,7 +44,7 @@ _TORN: dict[Fault, Callable[[int], int]] = {
     Fault.TORN_BEFORE_LAST: lambda size: size - 1,
 }
 _HALVES = (Fault.SHORT, Fault.FULL_HALFWAY, Fault.BROKEN_TWICE)
-_DATA = ("write", "pwrite")
+_DATA = ("write", "pwrite", "pwritev")
 _CALLS = (*_DATA, "open", "close", "ftruncate", "mkdir", "replace", "unlink")
 
 
@@ -83,7 +83,7 @@ class Disk:
     def _around(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
             number = len(self.calls)
-            self.calls.append(Call(name, memoryview(args[1]).nbytes if name in _DATA else 0))
+            self.calls.append(Call(name, len(_data(args)) if name in _DATA else 0))
             is_due = self.at is not None and number >= self.at
             if is_due and self._failed is None and self.calls[-1].can_have(self.fault):
                 self._failed = number
@@ -98,9 +98,9 @@ class Disk:
     def _fail(self, name: str, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
         """The call at which it happens."""
         if self.fault in _TORN:
-            self._partly(name, args, _TORN[self.fault](memoryview(args[1]).nbytes))
+            self._partly(name, args, _TORN[self.fault](len(_data(args))))
         elif self.fault in _HALVES:
-            return self._partly(name, args, memoryview(args[1]).nbytes // 2)
+            return self._partly(name, args, len(_data(args)) // 2)
         elif self.fault is Fault.FULL:
             raise _error(errno.ENOSPC)
         elif self.fault is Fault.BROKEN:
@@ -122,13 +122,19 @@ class Disk:
             raise _error(errno.EIO)
 
     def _partly(self, name: str, args: tuple[Any, ...], size: int) -> Any:
-        fd, data, *where = args
-        return self._real[name](fd, memoryview(data).cast("B")[:size], *where)
+        fd, _, *where = args
+        return self._real[name.removesuffix("v")](fd, _data(args)[:size], *where)
 
     def _takes_space(self, name: str, args: tuple[Any, ...]) -> bool:
-        if name == "pwrite":  # what is there already may be overwritten
-            return bool(args[2] + memoryview(args[1]).nbytes > os.fstat(args[0]).st_size)
+        if name.startswith("pwrite"):  # what is there already may be overwritten
+            return bool(args[2] + len(_data(args)) > os.fstat(args[0]).st_size)
         return name in ("write", "mkdir") or (name == "open" and bool(args[1] & os.O_CREAT))
+
+
+def _data(args: tuple[Any, ...]) -> memoryview:
+    """What a call writes."""
+    parts = args[1] if isinstance(args[1], list) else [args[1]]
+    return memoryview(b"".join(parts))
 
 
 def _error(number: int) -> OSError:

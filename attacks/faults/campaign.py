@@ -108,10 +108,20 @@ def sampled(cases: Sequence[Case], most: int | None, seed: int) -> list[Case]:
 
 
 def attack(fault: Fault, known: Expected) -> tuple[bool, list[Violation]]:
-    """Whether the run came to the fault, and what was wrong then."""
-    with tempfile.TemporaryDirectory(prefix="ttrace-faults-") as folder:
-        result = run(known.program, Path(folder), plan=known.plan, fault=fault)
-    return result.ranks[0].has_fired, list(_violations(result, fault, known))
+    """Whether the run came to the fault, and what was wrong then.
+
+    How often threads that write call something differs from run to run: where a run did not come to
+    the last call of another, it is tried at an earlier one.
+    """
+    found: list[Violation] = []
+    while True:
+        with tempfile.TemporaryDirectory(prefix="ttrace-faults-") as folder:
+            result = run(known.program, Path(folder), plan=known.plan, fault=fault)
+        found += _violations(result, fault, known)
+        has_fired = result.ranks[0].has_fired
+        if has_fired or fault.nth == 1:
+            return has_fired, found
+        fault = replace(fault, nth=fault.nth // 2)
 
 
 def _violations(result: CaseResult, fault: Fault, known: Expected) -> Iterator[Violation]:

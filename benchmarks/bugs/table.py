@@ -37,10 +37,14 @@ class Row:
     twin: Trial
 
     @property
+    def is_named(self) -> bool:
+        """The bugs named and nothing else."""
+        return self.bug.is_named_by(self.buggy.named)
+
+    @property
     def is_exact(self) -> bool:
-        """The bugs named and nothing else, hidden from the norm where that is claimed."""
-        is_seen = self.buggy.is_seen_by_norm
-        return is_seen != self.bug.is_hidden and self.bug.is_named_by(self.buggy.named)
+        """The same, and hidden from the norm where that is claimed."""
+        return self.is_named and self.buggy.is_seen_by_norm != self.bug.is_hidden
 
     @property
     def is_right(self) -> bool:
@@ -51,12 +55,12 @@ def page(sections: Mapping[str, Sequence[Row]]) -> str:
     """The whole page: a table for each section, then what they come to."""
     parts = [_HEAD]
     for title, rows in sections.items():
-        parts.append(f"## {title}\n\n{_table(rows)}\n")
+        parts.append(f"## {title}\n\n{bugs_table(rows)}\n")
     rows = [row for section in sections.values() for row in section]
     return "\n".join([*parts, _summary(rows)])
 
 
-def _table(rows: Sequence[Row]) -> str:
+def bugs_table(rows: Sequence[Row]) -> str:
     head = (
         "| bug | upstream | layout | named | looks like | plain | error | twin | seconds |\n"
         + "|---" * 9

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ttrace.core.ids import Kind, TensorId
 
-WIDTH, INNER, TOKENS, VOCABULARY = 128, 256, 64, 256  # chosen: a shard just has a fingerprint
+WIDTH, INNER, TOKENS, VOCABULARY = 128, 256, 128, 256  # chosen: a shard just has a fingerprint
 Shape = tuple[int, ...]
 
 
@@ -80,6 +80,17 @@ def step(layers: int) -> Iterator[Tensor]:
     yield from parameters.of(Kind.CLIPPED_GRAD)
     yield from parameters.of(Kind.OPTIMIZER, ".step", ".exp_avg", ".exp_avg_sq")
     yield from parameters.of(Kind.PARAM_AFTER)
+
+
+def stages_of(id_: TensorId, layers: int, pp: int) -> Sequence[int]:
+    """The pipeline stages that have a tensor."""
+    block = id_.module.split(".")
+    if block[0] == "layers":
+        return (int(block[1]) * pp // layers,)
+    if id_.kind is Kind.GRAD_NORM:
+        return range(pp)
+    is_first = block[0] == "tok_embeddings" or (id_.kind is Kind.INPUT and not id_.module)
+    return (0 if is_first else pp - 1,)
 
 
 def modules(layers: int) -> tuple[str, ...]:

@@ -24,18 +24,27 @@ _CLIPPED, _RATE, _AVERAGED, _SQUARED = 0.5, 1e-3, 0.1, 1e-3  # chosen: of an upd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """Of the candidate: tensor-parallel ranks are neighbours; as many samples as `dp`."""
+    """Of the candidate: tensor-parallel ranks are neighbours; as many samples as `dp`.
+
+    A pipeline stage has its share of the layers, and all ranks of a stage follow each other.
+    """
 
     tp: int
     dp: int
+    pp: int = 1
 
     @property
     def ranks(self) -> int:
+        return self.pp * self.stage_ranks
+
+    @property
+    def stage_ranks(self) -> int:
+        """How many ranks a pipeline stage has."""
         return self.tp * self.dp
 
     def place(self, rank: int) -> tuple[int, int]:
         """Among data-parallel ranks, and among tensor-parallel ones."""
-        return divmod(rank, self.tp)
+        return divmod(rank % self.stage_ranks, self.tp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,7 +29,7 @@ from ttrace.capture.settings import Settings, without_settings
 from ttrace.capture.staging import CudaDevice
 from ttrace.core.ids import Kind
 from ttrace.core.record import Summary
-from ttrace.trace import segment
+from ttrace.trace import segment_file
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 
@@ -62,8 +62,10 @@ class Captured:
     summary: Summary | None
 
 
-def rows(config: GptConfig, folder: Path, device: str = "cuda") -> Iterator[Row]:
-    """Every measurement of one model, as it comes."""
+def rows(
+    config: GptConfig, folder: Path, device: str = "cuda", *, is_written: bool = True
+) -> Iterator[Row]:
+    """Every measurement of one model, as it comes; `is_written`: also into files."""
     work = make_workload(config, device)
     plain_seconds, plain_bytes = _plain(work)
     count = sum(parameter.numel() for parameter in work.model.parameters())
@@ -77,6 +79,8 @@ def rows(config: GptConfig, folder: Path, device: str = "cuda") -> Iterator[Row]
     yield from _described("hashed, not written", found, plain_seconds, link)
     yield _memory_row(found, plain_bytes)
     size = found.summary.bytes_written if found.summary is not None else 0
+    if not is_written:
+        return
     for name, place in (("/dev/shm", Path("/dev/shm")), ("disk", folder)):
         free = shutil.disk_usage(place).free if place.is_dir() else 0
         if not size or free < size * _SPARE:
@@ -232,7 +236,7 @@ def _dropping_bytes() -> Iterator[None]:
     def write(file: int, data: memoryview, offset: int) -> None:
         """A mock would keep every argument of every call."""
 
-    with mock.patch.object(segment, "_write_all", write):
+    with mock.patch.object(segment_file, "_write_all", write):
         yield
 
 

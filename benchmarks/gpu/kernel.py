@@ -34,7 +34,8 @@ def bandwidths() -> Iterator[Bandwidth]:
         tensors = [torch.randn(shape, device="cuda").to(dtype) for _ in range(_TENSORS)]
         view = View.of(shape, choose_cells(shape, dtype.itemsize))
         sums = torch.zeros(4 * view.cells, device="cuda")
-        totals = torch.zeros(kernels.TOTALS * kernels.PROGRAMS, device="cuda")
+        programs = kernels.programs_of(view, dtype, is_one_of_many=False)
+        totals = torch.zeros(kernels.TOTALS_BYTES * programs, dtype=torch.uint8, device="cuda")
 
         def sketch(
             tensor: torch.Tensor,
@@ -42,7 +43,8 @@ def bandwidths() -> Iterator[Bandwidth]:
             sums: torch.Tensor = sums,
             totals: torch.Tensor = totals,
         ) -> None:
-            kernels.sketch_on_device(tensor, view, sums, totals)
+            places = (sums.data_ptr(), totals.data_ptr())
+            kernels.sketch(tensor.device, tensor.data_ptr(), tensor.dtype, view, *places)
 
         def add(tensor: torch.Tensor) -> None:
             torch.sum(tensor, dtype=torch.float32)

@@ -1,4 +1,8 @@
-"""What recording fingerprints of a step costs on a GPU, beside the same steps without."""
+"""What recording fingerprints of a step costs on a GPU, beside the same steps without.
+
+Steps are timed as a training loop makes them: one after the other, and the clock stops when the
+device has done the last. A loop that reads its loss waits after every step: that is timed, too.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -16,17 +20,21 @@ import torch
 import ttrace
 from benchmarks.gpu.model import GptConfig, make_workload
 from ttrace.capture.settings import Settings, without_settings
+from ttrace.trace.reader import Trace
 
-_STEPS = 8  # chosen: the median of these, after as many that warm up
+_STEPS = 8  # chosen: of a loop; the first that are recorded compile kernels
+_LOOPS = 3  # chosen: the median of these, after one that warms up
 
 
 class Cost(NamedTuple):
     """Of steps of one model, recorded in one way."""
 
     name: str
-    seconds: float  # a step, the median
+    seconds: float  # a step of a loop
+    synced_seconds: float  # a step after each of which the loop waits
     recorded_bytes: int  # of a step
     peak_bytes: int  # of GPU memory
+    faults: tuple[str, ...] = ()  # of the recording, and its notes
 
 
 def cost(
@@ -34,33 +42,50 @@ def cost(
 ) -> Cost:
     """Of steps that are recorded in this form, into memory; or not at all."""
     where = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(dir=where) as folder, _told(folder, payload, 2 * steps):
+    count = steps * (_LOOPS + 2)
+    with tempfile.TemporaryDirectory(dir=where) as folder, _told(folder, payload, count):
         work = make_workload(config, device)
         tracer = ttrace.attach(work.model, work.optimizer)
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
 
-        def traced() -> None:
+        def step() -> None:
             with tracer.step():
                 work.step()
 
-        seconds = _median_seconds(traced, device, steps)
+        def loop(*, waits: bool = False) -> float:
+            _wait(device)
+            start = time.perf_counter()
+            for _ in range(steps):
+                step()
+                if waits:
+                    _wait(device)
+            _wait(device)
+            return (time.perf_counter() - start) / steps
+
+        loop()
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        found = [loop() for _ in range(_LOOPS)]
+        synced = loop(waits=True)
         peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         written = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    return Cost(name, seconds, written // (2 * steps), peak)
+        return Cost(
+            name=name,
+            seconds=statistics.median(found),
+            synced_seconds=synced,
+            recorded_bytes=written // count,
+            peak_bytes=peak,
+            faults=() if payload is None else _faults(Path(folder) / "trace"),
+        )
 
 
-def _median_seconds(step: Callable[[], None], device: str, steps: int) -> float:
-    found = []
-    for _ in range(2 * steps):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        found.append(time.perf_counter() - start)
-    return statistics.median(found[steps:])
+def _faults(trace: Path) -> tuple[str, ...]:
+    summary = Trace.open(trace).ranks[0].summary
+    return ("the trace has no end",) if summary is None else (*summary.faults, *summary.notes)
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 @contextmanager

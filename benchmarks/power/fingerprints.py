@@ -93,8 +93,6 @@ def _sketch(values: torch.Tensor, sizes: tuple[int, ...]) -> Sketch:
         total=found.total,
         squares=found.squares if math.isfinite(found.squares) else None,
         peak=found.peak,
-        digests=None,
-        exponents=None,
     )
 
 

@@ -26,6 +26,7 @@ from ttrace.demo import train as demo
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool, run_function
 from ttrace.lab.run import Function, TracedRun
+from ttrace.trace.store import local_path
 
 # Real process groups of 2 and 4 ranks, and simulated tensor parallelism.
 LAYOUTS: Mapping[str, tuple[str, ...]] = {
@@ -80,11 +81,11 @@ class SharedReferences:
 
     def __call__(self, run: TracedRun) -> None:
         assert isinstance(run.work, Function)
-        how = run.settings
+        how, folder = run.settings, local_path(run.folder)
         key = (run.work, how.noise_seed, how.tap, how.plan is not None)
         if key in self._done:
-            run.folder.parent.mkdir(parents=True, exist_ok=True)
-            run.folder.symlink_to(self._done[key].resolve())
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.symlink_to(self._done[key].resolve())
             return
         if run.work.ranks > 1:
             assert self._pool is not None, "only layouts of one process need no pool"
@@ -93,7 +94,7 @@ class SharedReferences:
         with mock.patch.dict(os.environ, how.to_environment()):
             run.work.train(*run.work.arguments)
         if run.work.train is train_here:
-            self._done[key] = run.folder
+            self._done[key] = folder
 
 
 def experiment(model: Model, layout: str, folder: Path, execute: SharedReferences) -> Experiment:

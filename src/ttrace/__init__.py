@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ttrace.core.ids import TensorId
     from ttrace.core.layout import Layout
     from ttrace.core.results import CheckResult, NotEquivalent, Outcome, TensorResult, Verdict
+    from ttrace.core.whatif import WhatIf
     from ttrace.errors import (
         CannotCompare,
         CommandFailed,
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
         TTraceError,
         UnsupportedTrace,
         UsageError,
+        WorkerLost,
     )
     from ttrace.generate.parameters import dropout_mask, generate_parameters, generate_tensor
     from ttrace.lab.diff import diff
     from ttrace.lab.run import Function
+    from ttrace.lab.whatif import whatif
     from ttrace.trace.reader import Trace
 
 __version__ = "0.1.0"
@@ -71,6 +74,8 @@ __all__ = [
     "UnsupportedTrace",
     "UsageError",
     "Verdict",
+    "WhatIf",
+    "WorkerLost",
     "__version__",
     "annotate",
     "attach",
@@ -79,6 +84,7 @@ __all__ = [
     "dropout_mask",
     "generate_parameters",
     "generate_tensor",
+    "whatif",
 ]
 
 _HOMES = {
@@ -90,13 +96,15 @@ _HOMES = {
     "ttrace.core.ids": ("TensorId",),
     "ttrace.core.layout": ("Layout",),
     "ttrace.core.results": ("CheckResult", "NotEquivalent", "Outcome", "TensorResult", "Verdict"),
+    "ttrace.core.whatif": ("WhatIf",),
     "ttrace.errors": (
         *("CannotCompare", "CommandFailed", "CorruptTrace", "LayoutError", "TTraceError"),
-        *("TraceError", "TraceNotFound", "UnsupportedTrace", "UsageError"),
+        *("TraceError", "TraceNotFound", "UnsupportedTrace", "UsageError", "WorkerLost"),
     ),
     "ttrace.generate.parameters": ("dropout_mask", "generate_parameters", "generate_tensor"),
     "ttrace.lab.diff": ("diff",),
     "ttrace.lab.run": ("Function",),
+    "ttrace.lab.whatif": ("whatif",),
     "ttrace.trace.reader": ("Trace",),
 }
 

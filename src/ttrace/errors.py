@@ -9,6 +9,7 @@
     |-- CannotCompare           two traces with nothing in common, or different step counts, or
     |                           values of which only fingerprints were recorded
     |-- CommandFailed           a traced run ended with an error or ran past its time limit
+    |-- WorkerLost              processes that measure died, again and again
     `-- TraceError              a trace on disk cannot be used
         |-- TraceNotFound       no trace at that path
         |-- UnsupportedTrace    written by a newer or foreign format
@@ -62,6 +63,10 @@ class CommandFailed(TTraceError):
 
     def __init__(self, *lines: str) -> None:
         super().__init__(*(part for text in lines for part in text.expandtabs().split("\n")))
+
+
+class WorkerLost(TTraceError):
+    """Processes that measure died, one after the other, over the same tensors."""
 
 
 class UsageError(TTraceError):

@@ -79,8 +79,8 @@ def test_places_are_found_and_not_listed(known: Expected) -> None:
     functions = {(place.file, place.function) for place in known.counted.calls}
     for file, function in (
         ("capture/recorder.py", "Recorder.value"),
-        ("capture/weights.py", "WeightHooks._watch.<locals>.arrived"),
-        ("trace/segment.py", "_write_all"),
+        ("capture/weights.py", "WeightHooks._arrived"),
+        ("trace/segment_file.py", "_write_all"),
         ("adapters/native/modules.py", "walk"),
     ):
         assert (file, function) in functions

@@ -37,15 +37,47 @@ def passes(base: Base, file: Path, offset: int) -> bool:
     return True
 
 
+def stored(folder: Path) -> list[dict[str, Any]]:
+    return [record for record in Forged(folder).records if "at" in record]
+
+
+def is_passed(base: Base, folder: Path, record: dict[str, Any]) -> bool:
+    """Whether a bit may be another at its start, in its middle or at its end."""
+    segment, offset, size, _ = record["at"]
+    places = {offset, offset + size // 2, offset + size - 1}
+    return any(passes(base, folder / segment, place) for place in places)
+
+
+def digests(folder: Path) -> set[tuple[str, str]]:
+    return {(record["id"], record["at"][3]) for record in stored(folder)}
+
+
 @pytest.mark.parametrize("rank", RANKS)
 def test_of_every_tensor_is_found(base: Base, rank: str) -> None:
-    folder = base.trace("candidate") / rank
-    records = [record for record in Forged(folder).records if "at" in record]
+    """But of what another rank holds by the same checksum, which is read there."""
+    folder, first = base.trace("candidate") / rank, base.trace("candidate") / RANKS[0]
+    records = stored(folder)
     assert len(records) >= 10
-    for record in records:
-        segment, offset, size, _ = record["at"]
-        for place in {offset, offset + size // 2, offset + size - 1}:
-            assert not passes(base, folder / segment, place), (record["id"], place)
+    known = digests(first) if rank != RANKS[0] else set()
+    own = [record for record in records if (record["id"], record["at"][3]) not in known]
+    assert own
+    assert [record["id"] for record in own if is_passed(base, folder, record)] == []
+
+
+def test_in_a_replica_that_is_not_read_does_not_change_the_result(base: Base) -> None:
+    first, other = (base.trace("candidate") / rank for rank in RANKS)
+    known = digests(first)
+    same = [record for record in stored(other) if (record["id"], record["at"][3]) in known]
+    record = next(record for record in same if is_passed(base, other, record))
+    traces = base.trace("reference"), base.trace("candidate")
+    before = check(*traces, perturbed=[base.trace("perturbed")])
+    file, offset = other / record["at"][0], record["at"][1]
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
+        assert check(*traces, perturbed=[base.trace("perturbed")]) == before
+    finally:
+        file.write_bytes(content)
 
 
 @pytest.mark.parametrize("rank", RANKS)

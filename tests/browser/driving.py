@@ -65,8 +65,11 @@ def press(browser: Any, *keys: str) -> None:
 
 
 def settle(browser: Any) -> None:
-    """Wait until what a scroll has begun is drawn."""
-    browser.execute_async_script("setTimeout(arguments[0], 100)")
+    """Wait until what a scroll has begun is drawn, however busy the machine is."""
+    browser.execute_async_script(
+        "const done = arguments[0], drawn = (then) => requestAnimationFrame(() => then());"
+        "setTimeout(() => drawn(() => drawn(done)), 100)"
+    )
 
 
 def focused(browser: Any) -> str:

@@ -266,7 +266,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
             for settings in (plain, noisy):
                 with mock.patch.dict(os.environ, settings.to_environment()):
                     train(name, "", 1, dtype)
-            made[name, dtype] = plain.folder, noisy.folder
+            made[name, dtype] = folder / "plain", folder / "noisy"
         return made[name, dtype]
 
     return make

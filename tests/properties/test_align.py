@@ -51,7 +51,7 @@ class Outcome:
             gaps = [side.gaps for side in (found.reference, found.candidate) if side is not None]
             return f"{found.reference_problem} {found.candidate_problem} {gaps}"
         measured = self.measured[id_]
-        ranks = [d.piece.ranks for d in measured.disagreements]
+        ranks = [d.ranks for d in measured.disagreements]
         return (
             f"ranks {ranks} disagree" if ranks else "" if measured.statistics.equal else "unequal"
         )
@@ -115,7 +115,7 @@ def test_a_number_that_one_microbatch_recomputed_is_the_mean_and_compared_with_i
         assert outcome.fault(output.id) == ""
     with compared(tensors, one_rank(4), plan, disturb) as outcome:
         (disagreement,) = outcome.measured[output.id].disagreements
-        assert disagreement.piece.recompute
+        assert disagreement.recompute
 
 
 @given(records())
@@ -171,9 +171,9 @@ def test_a_replica_with_another_value_is_named_by_its_rank(chosen: Chosen) -> No
         measured = outcome.measured[tensor.id]
     assert measured.statistics.equal
     (disagreement,) = measured.disagreements
-    assert rank in disagreement.piece.ranks
+    assert rank in disagreement.ranks
     assert disagreement.statistics.unequal == 1
-    assert tensor.role == "sum" or disagreement.piece.ranks == (rank,)
+    assert tensor.role == "sum" or disagreement.ranks == (rank,)
 
 
 @given(records())

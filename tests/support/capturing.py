@@ -39,7 +39,7 @@ class Recorded:
 
     def records(self, name: str) -> list[Record]:
         text = name if name.startswith("step") else f"step0/{name}"
-        return self.trace.by_id().get(TensorId.parse(text), [])
+        return list(self.trace.by_id().get(TensorId.parse(text), ()))
 
     def record(self, name: str, *, microbatch: int = 0, recompute: bool = False) -> Record:
         (record,) = (

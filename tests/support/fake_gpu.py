@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from ttrace.capture.memory import Ready, copy_into
+from ttrace.capture.memory import copy_into
+from ttrace.trace.arena import Ready
 
 
 class FakeEvent:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from ttrace.analysis.batch import Batch, MicrobatchKey, Part
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Run
 from ttrace.core.record import Location, RankInfo, Record, Summary
+from ttrace.core.rows import RecordRows
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.reader import RankTrace, Trace
 from ttrace.trace.writer import TraceWriter
@@ -23,13 +25,19 @@ def record_of(
     name: str, rank: int, shape: Sequence[int], *, value: str = "", **more: Any
 ) -> Record:
     """A record of step 0 without bytes; equal `value`s are equal bytes."""
+    digest = xxhash.xxh3_64_hexdigest((value or f"rank {rank}").encode())
     return Record(
         id=TensorId.parse(f"step0/{name}"),
         rank=rank,
         sequence=0,
         dtype="float32",
         shape=tuple(shape),
-        location=Location(segment="", offset=0, size_bytes=0, xxh3=value or f"rank {rank}"),
+        location=Location(
+            segment="",
+            offset=0,
+            size_bytes=0,
+            xxh3=digest,
+        ),
         **more,
     )
 
@@ -42,7 +50,7 @@ def trace_of(*records: Record, axes: Axes | None = None) -> Trace:
         ranks={
             rank: RankTrace(
                 info=RankInfo(rank=rank, world_size=len(ranks), axes=(axes or {}).get(rank, {})),
-                records=tuple(record for record in records if record.rank == rank),
+                records=RecordRows.of([each for each in records if each.rank == rank]),
             )
             for rank in ranks
         },
@@ -57,9 +65,16 @@ def batch_of(size: int, parts: Mapping[tuple[int, int], tuple[int, int]]) -> Bat
     )
 
 
-def write_rank(folder: Path, rank: int, ranks: int, tensors: Mapping[str, Any]) -> Path:
+def write_rank(
+    folder: Path,
+    rank: int,
+    ranks: int,
+    tensors: Mapping[str, Any],
+    *,
+    noise_seed: int | None = None,
+) -> Path:
     """One rank of a trace on disk; a value is a tensor, or a tensor and its layout."""
-    writer = TraceWriter(folder, RankInfo(rank=rank, world_size=ranks))
+    writer = TraceWriter(folder, RankInfo(rank=rank, world_size=ranks, noise_seed=noise_seed))
     for sequence, (name, found) in enumerate(tensors.items()):
         tensor, layout = (found, None) if isinstance(found, torch.Tensor) else found
         record = Record(

@@ -71,7 +71,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings = Settings(folder=tmp_path / "trace", steps=2)
     for name, value in settings.to_environment().items():
         monkeypatch.setenv(name, value)
-    return settings.folder
+    return tmp_path / "trace"
 
 
 def ids(folder: Path) -> set[str]:

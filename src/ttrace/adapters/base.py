@@ -15,9 +15,10 @@ holds the class is found by its entry point (adapters.registry); adapters.confor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -28,9 +29,11 @@ from torch.optim import Optimizer
 
 from ttrace.adapters.leaves import leaves, own_parameters
 from ttrace.adapters.optimizers import optimizers_behind, with_inner
+from ttrace.adapters.quantised import kept_as, plain_values
 from ttrace.core.ids import Kind, distinct
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
+from ttrace.trace.quantised import Quantised
 
 NO_BATCH = -1
 Aside = Callable[[str, torch.Tensor, Layout | None], None]  # slot, value, layout
@@ -96,6 +99,12 @@ class BoundarySpec:
     rows: tuple[SentTokens, ...] = ()
 
 
+@lru_cache
+def somewhere(slot: str) -> BoundarySpec:
+    """Of a tensor of which no more is known: most are, and one value does for all of a slot."""
+    return BoundarySpec(slot=slot)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterPart:
     """A part of something that belongs to a parameter, as this rank holds it."""
@@ -120,6 +129,10 @@ class Topology:
         rank, world_size = (dist.get_rank(), dist.get_world_size()) if grouped else (0, 1)
         batch = (0, 1) if world_size == 1 else None
         return Coordinates(rank=rank, world_size=world_size, axes={}, batch=batch)
+
+    def precision(self) -> Mapping[str, str]:
+        """Dtypes that the framework was told to use, by facts of core/record.py. Default: none."""
+        return {}
 
     def edges(self, module: nn.Module) -> tuple[bool, bool]:
         """Whether its inputs, and its outputs, are those of the module of its path.
@@ -179,14 +192,21 @@ class Boundaries:
 
         Default: its slot and nothing more; alignment infers the layout from shapes.
         """
-        return BoundarySpec(slot=slot)
+        return somewhere(slot)
 
     def to_local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         """The plain local tensor, sharing its memory, and its layout if the tensor knows it.
 
-        Default: the tensor itself, outside autograd, without a layout.
+        Default: the tensor itself, or what its codes stand for, outside autograd, without a layout.
         """
-        return tensor.detach(), None
+        return plain_values(tensor).detach(), None
+
+    def quantised(self, tensor: torch.Tensor) -> Quantised | None:
+        """The codes and scales that the local tensor is kept as.
+
+        Default: those of the classes that adapters/quantised.py knows.
+        """
+        return kept_as(tensor)
 
     def wrap_like(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """The inverse of to_local: a tensor of the kind of `like` around new local values.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,27 +18,29 @@ from torch import nn
 from ttrace.core.ids import distinct
 
 
-def leaves(value: Any, slot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def leaves(value: Any, slot: str = "") -> list[tuple[str, torch.Tensor]]:
     """Every tensor with its slot; a bare tensor has slot 0, like the first of a tuple.
 
     Keys may look like other slots, as "a.b" beside {"a": {"b": ...}}, and 1 beside "1".
     """
-    return distinct(_walk(value, slot))
-
-
-def _walk(value: Any, slot: str) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        yield slot or "0", value
-        return
+        return [(slot or "0", value)]
+    found: list[tuple[str, torch.Tensor]] = []
+    _walk(value, slot, found)
+    return list(distinct(found)) if len(found) > 1 else found
+
+
+def _walk(value: Any, slot: str, found: list[tuple[str, torch.Tensor]]) -> None:
     for name, child in _children(value):
-        yield from _walk(child, f"{slot}.{name}" if slot else name)
+        inner = f"{slot}.{name}" if slot else name
+        if isinstance(child, torch.Tensor):
+            found.append((inner or "0", child))
+        else:
+            _walk(child, inner, found)
 
 
-def input_leaves(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from leaves(args)
-    yield from leaves(kwargs)
+def input_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    return leaves(args) + leaves(kwargs) if kwargs else leaves(args)
 
 
 def map_leaves(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
@@ -65,18 +67,18 @@ def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return dataclasses.replace(value, **dict(zip(names, items, strict=True)))
 
 
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
+def _children(value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, (tuple, list)):
+        return [(str(index), child) for index, child in enumerate(value)]
     if isinstance(value, Mapping):
-        yield from ((str(key), child) for key, child in value.items())
-    elif isinstance(value, (tuple, list)):
-        yield from ((str(index), child) for index, child in enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(str(key), child) for key, child in value.items()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field.name for field in dataclasses.fields(value) if field.init)
-        yield from ((name, getattr(value, name)) for name in fields)
+        return [(name, getattr(value, name)) for name in fields]
+    return ()
 
 
-def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def own_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
     """As `named_parameters(recurse=False)`, at a tenth of its cost: hooks ask every module."""
-    for name, parameter in module._parameters.items():  # noqa: SLF001
-        if parameter is not None:
-            yield name, parameter
+    own = module._parameters  # noqa: SLF001
+    return [(name, each) for name, each in own.items() if each is not None] if own else ()

@@ -11,7 +11,8 @@ Enters: a module, a class or an object, and the name of an attribute, its own or
 exactly what was there. Patches nest and must be closed in the reverse order, as `with` does.
 
 A patch that is opened while somebody is `guarding` keeps its faults from who calls the function:
-he gets what the original returns, or raises.
+he gets what the original returns, or raises. Where a process simulates ranks, the patches of each
+stand while it runs: `suspend_patches` and `resume_patches` are called when another takes its turn.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+from ttrace.core.simulated import OfRank
 
 _ABSENT = object()
 TellFault = Callable[[str, Exception], None]  # where it happened, what; it must not raise
@@ -123,14 +126,43 @@ def patched(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """While open, `owner.name` is `value`."""
-    # An inherited attribute must not become the owner's own: others may patch where it is from.
-    own = getattr(owner, "__dict__", None)
-    before = getattr(owner, name) if own is None else own.get(name, _ABSENT)
-    setattr(owner, name, value)
+    replacement, standing = _Replacement(owner, name, value), _STANDING.get()
+    standing.append(replacement)
     try:
+        replacement.put()
         yield
     finally:
-        if before is _ABSENT:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
+        standing.remove(replacement)
+        replacement.take_back()
+
+
+class _Replacement:
+    """One attribute with another value. To take it back runs no code of ours, which could fail."""
+
+    take_back: Callable[[], object]
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._owner, self._name, self._value = owner, name, value
+        self.take_back = object
+
+    def put(self) -> None:
+        # An inherited attribute must not become the owner's own: others may patch where it is from.
+        own = getattr(self._owner, "__dict__", None)
+        before = getattr(self._owner, self._name) if own is None else own.get(self._name, _ABSENT)
+        undo = (delattr,) if before is _ABSENT else (setattr, before)
+        self.take_back = functools.partial(undo[0], self._owner, self._name, *undo[1:])
+        setattr(self._owner, self._name, self._value)
+
+
+_STANDING: OfRank[list[_Replacement]] = OfRank(list)  # in the order in which they were opened
+
+
+def suspend_patches() -> None:
+    """Put back what was there before all that this rank has replaced."""
+    for replacement in reversed(_STANDING.get()):
+        replacement.take_back()
+
+
+def resume_patches() -> None:
+    for replacement in _STANDING.get():
+        replacement.put()

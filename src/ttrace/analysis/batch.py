@@ -9,6 +9,7 @@ and forwards without gradients, have each a batch of their own.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -188,17 +189,22 @@ def adopted(
     trace: Trace, step: int, parts: Mapping[MicrobatchKey, Part]
 ) -> dict[MicrobatchKey, Part]:
     """Parts of ranks that see no model input: those of the rank that stands nearest to them."""
-    donors = {rank for s, rank, _ in parts if s == step}
+    held: dict[int, dict[int, Part]] = defaultdict(dict)  # by rank and microbatch
+    for (s, owner, microbatch), part in parts.items():
+        if s == step:
+            held[owner][microbatch] = part
+    donors: dict[object, list[int]] = defaultdict(list)
+    for owner in held:
+        donors[trace.ranks[owner].info.batch].append(owner)
     taken: dict[MicrobatchKey, Part] = {}
     for rank, found in trace.ranks.items():
         info = found.info
-        near = [d for d in donors if trace.ranks[d].info.batch == info.batch]
-        if rank in donors or not near:
+        near = donors.get(info.batch, ())
+        if rank in held or not near:
             continue
         donor = max(near, key=lambda d: (_common_axes(trace.ranks[d].info, info), -d))
-        for (s, owner, microbatch), part in parts.items():
-            if (s, owner) == (step, donor):
-                taken[MicrobatchKey(step, rank, microbatch)] = part
+        for microbatch, part in held[donor].items():
+            taken[MicrobatchKey(step, rank, microbatch)] = part
     return taken
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 
 from ttrace.core.checkup import Checkup, Sight, Watched
 from ttrace.core.ids import Kind, TensorId, roots_of
@@ -11,6 +10,7 @@ from ttrace.core.record import Record, Summary
 from ttrace.trace.fingerprint import FINGERPRINT
 from ttrace.trace.progress import read_refusals
 from ttrace.trace.reader import Trace
+from ttrace.trace.store import PathOrUrl
 
 _KINDS = {
     Watched.VALUES: (Kind.OUTPUT,),
@@ -25,7 +25,7 @@ _OF_PARAMETERS = (Watched.LOCAL, Watched.REDUCED, Watched.STATE, Watched.UPDATES
 _Parameter = tuple[str, str]  # module, name
 
 
-def examine(path: Path, *, free_bytes: int) -> Checkup:
+def examine(path: PathOrUrl, *, free_bytes: int) -> Checkup:
     """What was recognised and seen."""
     trace = Trace.open(path)
     infos = [found.info for found in trace.ranks.values()]
@@ -70,7 +70,7 @@ def _fingerprint_bytes(record: Record, roots: Collection[str]) -> int:
     is_whole = record.id.kind is Kind.INPUT and record.id.module in roots
     if is_whole or record.payload is not None:
         return 0 if record.location is None else record.location.size_bytes
-    return FINGERPRINT.predicted_bytes(record)
+    return FINGERPRINT.stored_bytes(record)
 
 
 def sights(ids: Collection[TensorId]) -> Iterator[Sight]:

@@ -70,8 +70,10 @@ def read_model_inputs(trace: Trace, spans: SpanReader) -> dict[Strand, ModelInpu
     """All inputs of every model; of the module that ran first where the model itself has none."""
     candidates: dict[Strand, list[tuple[TensorId, list[Record]]]] = defaultdict(list)
     for id_, records in trace.by_id().items():
+        if id_.kind is not Kind.INPUT or id_.call or not records[0].shape:
+            continue
         kept = [r for r in records if not r.recompute and r.location is not None]
-        if id_.kind is Kind.INPUT and id_.call == 0 and records[0].shape and kept:
+        if kept:
             candidates[strand_of(trace, id_)].append((id_, kept))
     return {strand: _inputs_of(strand.root, found, spans) for strand, found in candidates.items()}
 

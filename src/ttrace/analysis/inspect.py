@@ -13,15 +13,19 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ttrace.analysis.align import align_one
+from ttrace.analysis.kept import read_kept, view_kept
 from ttrace.analysis.sources import Source, opened
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor
+from ttrace.core.plain import to_dict
+from ttrace.core.quantised import KeptView
 from ttrace.core.statistics import Statistics
 from ttrace.errors import CannotCompare, UsageError
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader, blocks, common_dtype
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.reader import Trace
+from ttrace.trace.store import PathOrUrl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class TensorView:
     id: TensorId
     tensor: LogicalTensor
     statistics: Statistics | None  # None while parts are missing
+    kept: KeptView | None = None  # where it is kept as codes and scales
 
     def to_json(self) -> dict[str, Any]:
         found = self.statistics
@@ -56,10 +61,11 @@ class TensorView:
             ],
             "gaps": [str(gap) for gap in self.tensor.gaps],
             "notes": list(self.tensor.notes),
+            "kept": None if self.kept is None else to_dict(self.kept),
         }
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: PathOrUrl | str) -> dict[str, Any]:
     """What is in a trace: ranks, steps, kinds, sizes, and what was not captured."""
     trace = Trace.open(path)
     info = next(iter(trace.ranks.values())).info
@@ -98,26 +104,30 @@ def describe(path: Path) -> dict[str, Any]:
     }
 
 
-def view(path: Path, name: str) -> TensorView:
+def view(path: PathOrUrl | str, name: str) -> TensorView:
     """One tensor of a trace, put together from its shards."""
     id_ = TensorId.parse(name)
     with opened(("trace", path)) as (source,):
         tensor = _find(source, id_)
-        statistics = None
+        statistics, kept = None, None
         if not tensor.gaps:
             reader, whole, nonfinite = BlockReader(source.spans), Accumulator(), 0
             for start, stop in blocks(tensor.shape):
                 values = reader.read(tensor.pieces, tensor.shape, start, stop)
                 whole.update(values, values)
                 nonfinite += int((~values.isfinite()).sum())
+            kept = view_kept(tensor, source.spans)
             reader.finish(tensor)
             # Against itself an infinity is no difference.
             statistics = replace(whole.result(), nonfinite_reference=nonfinite)
-    return TensorView(id=id_, tensor=tensor, statistics=statistics)
+    return TensorView(id=id_, tensor=tensor, statistics=statistics, kept=kept)
 
 
-def export(path: Path, name: str, file: Path) -> dict[str, Any]:
-    """Write one logical tensor as a safetensors file under its id."""
+def export(path: PathOrUrl | str, name: str, file: Path) -> dict[str, Any]:
+    """Write one logical tensor as a safetensors file under its id.
+
+    Codes and scales of one that is kept so are beside its values, as ID.codes and ID.scales.
+    """
     id_ = TensorId.parse(name)
     name = str(id_)
     if file.exists():
@@ -135,9 +145,11 @@ def export(path: Path, name: str, file: Path) -> dict[str, Any]:
         for start, stop in blocks(tensor.shape):
             box = tuple(slice(low, high) for low, high in zip(start, stop, strict=True))
             whole[box] = reader.read(tensor.pieces, tensor.shape, start, stop)
+        kept = read_kept(tensor, source.spans)
         reader.finish(tensor)
+    parts = {} if kept is None else {f"{name}.{part}": t for part, t in kept._asdict().items()}
     try:
-        save_file({name: whole}, file)
+        save_file({name: whole, **parts}, file)
     except SafetensorError as error:
         raise UsageError(f"cannot write {file}: {error}; choose another place") from error
     return {
@@ -145,6 +157,7 @@ def export(path: Path, name: str, file: Path) -> dict[str, Any]:
         "file": str(file),
         "shape": list(tensor.shape),
         "dtype": dtype_name(dtype),
+        "beside": list(parts),
     }
 
 

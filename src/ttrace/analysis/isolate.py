@@ -18,11 +18,12 @@ from ttrace.analysis.sources import opened
 from ttrace.core.enclosure import Enclosure, is_enclosed
 from ttrace.core.ids import TensorId, tapped_modules
 from ttrace.trace.plan import IsolationPlan, Position, PositionKey, plan_file
+from ttrace.trace.store import PathOrUrl
 
 
 def write_plans(
-    reference: Path,
-    run: Path,
+    reference: PathOrUrl,
+    run: PathOrUrl,
     folder: Path,
     *,
     enclosures: Sequence[Enclosure] = (),

@@ -14,6 +14,7 @@ from ttrace.analysis.sources import Source
 from ttrace.core.finding import Note, Topic
 from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
+from ttrace.core.precision import Precision
 from ttrace.trace.progress import read_death, read_refusals
 
 
@@ -60,6 +61,20 @@ def of_alignment(aligned: Aligned) -> Iterator[Note]:
 def of_differences(unused: Iterable[Difference]) -> Iterator[Note]:
     """Hyperparameters that differ and explain nothing."""
     return (Note(topic=Topic.OTHER_NUMBER, difference=difference) for difference in unused)
+
+
+def of_precisions(allowed: Mapping[TensorId, Precision]) -> Iterator[Note]:
+    """Tensors of lower precision than the reference's, by their dtypes; none of them is wrong."""
+    by_dtypes: dict[Precision, list[TensorId]] = {}
+    for id_, found in allowed.items():
+        by_dtypes.setdefault(found, []).append(id_)
+    for found, ids in by_dtypes.items():
+        yield Note(
+            topic=Topic.LOWER_PRECISION,
+            count=len(ids),
+            first=ids[0],
+            text=f"{found.candidate.name}, {found.reference.name} in the reference",
+        )
 
 
 def of_repetition(is_equal: Mapping[TensorId, bool]) -> Note:

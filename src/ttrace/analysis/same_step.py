@@ -78,8 +78,7 @@ def _calls(source: Source) -> set[tuple[TensorId, int]]:
     """What is recorded in every run, in which microbatch."""
     return {
         (record.id, record.microbatch)
-        for rank in source.trace.ranks.values()
-        for record in rank.records
+        for record in source.trace.records.examples()
         if record.id.kind in _IN_EVERY_RUN or (not record.id.module and record.id.kind in _OF_ROOT)
     }
 

@@ -10,7 +10,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, own_batch
 from ttrace.analysis.inputs import ModelInputs, RowsOf, read_model_inputs
@@ -24,6 +23,7 @@ from ttrace.core.record import ModuleInfo, Summary
 from ttrace.errors import CannotCompare
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
+from ttrace.trace.store import PathOrUrl
 
 
 class Source:
@@ -101,12 +101,12 @@ class Source:
             candidate_only=tuple(sorted(reference.never_called & self.called)),
         )
 
-    @property
+    @functools.cached_property
     def facts(self) -> RunFacts:
         trace = self.trace
         ranks = [rank.info for _, rank in sorted(trace.ranks.items())]
-        records = (record for rank in trace.ranks.values() for record in rank.records)
-        dtypes = {record.dtype for record in records if record.id.kind is Kind.PARAM}
+        examples = trace.records.examples()
+        dtypes = {example.dtype for example in examples if example.id.kind is Kind.PARAM}
         role = self.role.split()[0]
         steps = max((summary.steps for summary in self.summaries), default=len(trace.steps))
         return RunFacts.of(role, str(trace.path), ranks, steps, sorted(dtypes))
@@ -132,12 +132,12 @@ class Source:
         """Numbers by which a sum and a mean may be mistaken for each other."""
         ranks = self.trace.ranks.values()
         sizes = {axis: size for axis, (_, size) in next(iter(ranks)).info.axes.items()}
-        microbatches = {record.microbatch for rank in ranks for record in rank.records}
+        microbatches = {example.microbatch for example in self.trace.records.examples()}
         return sizes | {"ranks": self.trace.world_size, "microbatches": len(microbatches)}
 
 
 @contextmanager
-def opened(*paths: tuple[str, Path | str]) -> Iterator[list[Source]]:
+def opened(*paths: tuple[str, PathOrUrl | str]) -> Iterator[list[Source]]:
     """Every (role, folder) as a source, its files open until the end."""
     traces = [(role, Trace.open(path)) for role, path in paths]
     with ExitStack() as stack:
@@ -159,10 +159,10 @@ class Sources:
 
 @contextmanager
 def comparable(
-    reference: Path | str,
-    candidate: Path | str,
-    perturbed: Sequence[Path | str],
-    repeated: Path | str | None,
+    reference: PathOrUrl | str,
+    candidate: PathOrUrl | str,
+    perturbed: Sequence[PathOrUrl | str],
+    repeated: PathOrUrl | str | None,
 ) -> Iterator[Sources]:
     """The traces of one check, open until the end; those that cannot be compared are refused."""
     again = [] if repeated is None else [("repeated reference", repeated)]

@@ -99,8 +99,8 @@ def boundary_of(
     adapter: Adapter, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
 ) -> BoundarySpec | None:
     """A tensor belongs where its annotation says, or else where the adapter does."""
-    annotated: Mapping[tuple[Kind, str], Split] = module.__dict__.get(_ATTRIBUTE, {})
-    split = annotated.get((kind.forward, slot))
+    annotated: Mapping[tuple[Kind, str], Split] | None = module.__dict__.get(_ATTRIBUTE)
+    split = annotated.get((kind.forward, slot)) if annotated else None
     if split is None:
         return adapter.boundary(module, kind, slot, tensor)
     return BoundarySpec(slot=slot, layout=split.layout(adapter.to_local(tensor)[0].shape))

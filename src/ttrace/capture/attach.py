@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ttrace.capture.guard import Guard, log_fault
-from ttrace.capture.settings import OUT, WATCH, Settings, WatchSettings
+from ttrace.capture.settings import OUT, PACKED, WATCH, Settings, WatchSettings, unpacked
 from ttrace.capture.tracer import Attached, OffTracer, Tracer
+from ttrace.core.simulated import OfRank
 from ttrace.trace.progress import write_refusal
+from ttrace.trace.store import place_of
 
 if TYPE_CHECKING:
     from ttrace.capture.replicas.tracer import ReplicaTracer
@@ -31,17 +33,22 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     into and any fault of ours are said once in the log of the run, and by whoever reads the trace.
     What raises is `annotate` and `Split`, which a script calls for TTrace alone.
     """
-    folder = os.environ.get(OUT) or os.environ.get(WATCH)
-    if not folder or (os.getpid(), folder) in _REFUSED:
+    told = os.environ.get(OUT) or os.environ.get(WATCH) or os.environ.get(PACKED)
+    if not told:
         return OffTracer()
+    folder = None
     try:
-        watched = WatchSettings.from_environment(os.environ)
+        if (os.getpid(), told) in _REFUSED.get():
+            return OffTracer()
+        environment = unpacked(os.environ)
+        folder = environment.get(OUT) or environment.get(WATCH)
+        watched = WatchSettings.from_environment(environment)
         if watched is not None:
             return _watching(model, _listed(optimizer), watched)
-        settings = Settings.from_environment(os.environ)
+        settings = Settings.from_environment(environment)
         return OffTracer() if settings is None else _recording(model, _listed(optimizer), settings)
     except Exception as error:  # noqa: BLE001  (whatever we cannot trace must train all the same)
-        _refuse(Path(folder), error)
+        _refuse(told, folder, error)
         return OffTracer()
 
 
@@ -56,8 +63,7 @@ def _watching(model: Any, optimizers: Sequence[Any], settings: WatchSettings) ->
     from ttrace.adapters.registry import find_adapter
     from ttrace.capture.replicas.tracer import ReplicaTracer
 
-    global _WATCHES
-    earlier = None if _WATCHES is None else _WATCHES()
+    earlier = _WATCHES.get()()
     attached, outcome = Attached(model, optimizers), None
     if earlier is not None and earlier.is_open and earlier.folder == settings.folder:
         outcome = earlier.log
@@ -67,7 +73,7 @@ def _watching(model: Any, optimizers: Sequence[Any], settings: WatchSettings) ->
     if earlier is not None and outcome is not None:
         earlier.let_go()
         earlier.successor = None if earlier.has_begun else tracer
-    _WATCHES = ref(tracer)
+    _WATCHES.set(ref(tracer))
     return tracer
 
 
@@ -77,7 +83,7 @@ def _recording(model: Any, optimizers: Sequence[Any], settings: Settings) -> Rec
     from ttrace.capture.rounding import split_linears
     from ttrace.capture.step import RecordingTracer
 
-    earlier = None if _LAST is None else _LAST()
+    earlier = _LAST.get()()
     if earlier is not None and not earlier.can_make_room(settings):
         earlier = None
     guard = Guard() if earlier is None else earlier.guard
@@ -99,18 +105,28 @@ def _recording(model: Any, optimizers: Sequence[Any], settings: Settings) -> Rec
     return tracer
 
 
-def _refuse(folder: Path, error: Exception) -> None:
+def _refuse(told: str, folder: str | None, error: Exception) -> None:
     """Whatever else is attached would be a part of the run, with a tracer that nobody steps."""
-    _REFUSED.add((os.getpid(), str(folder)))
+    with suppress(Exception):
+        _REFUSED.get().add((os.getpid(), told))
     with suppress(Exception):  # a disk that takes no trace may not take this either
-        write_refusal(folder, log_fault("ttrace.attach could not trace what it was given", error))
+        why = log_fault("ttrace.attach could not trace what it was given", error)
+        place = place_of(folder) if folder else None
+        if isinstance(place, Path):  # no run waits for a network
+            write_refusal(place, why)
 
 
-_REFUSED: set[tuple[int, str]] = set()  # processes, and folders that they are not traced into
-_LAST: ref[RecordingTracer] | None = None
-_WATCHES: ref[ReplicaTracer] | None = None
+# Processes, and what told them to trace in vain.
+_REFUSED: OfRank[set[tuple[int, str]]] = OfRank(set)
+
+
+def _nobody() -> None:
+    return None
+
+
+_LAST: OfRank[Callable[[], RecordingTracer | None]] = OfRank(lambda: _nobody)
+_WATCHES: OfRank[Callable[[], ReplicaTracer | None]] = OfRank(lambda: _nobody)
 
 
 def _remember(tracer: RecordingTracer) -> None:
-    global _LAST
-    _LAST = ref(tracer)
+    _LAST.set(ref(tracer))

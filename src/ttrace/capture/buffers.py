@@ -1,4 +1,4 @@
-"""Which buffers of a model did a step change? Running statistics, counters, histories of scales."""
+"""Which buffers of a model do steps change? Running statistics, counters, histories of scales."""
 
 from __future__ import annotations
 
@@ -21,21 +21,27 @@ class Buffers:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._digests: dict[tuple[str, str], str] = {}
+        # Whether a step changes a maximum over the last ones may depend on rounding: what one step
+        # has changed is there in every later step.
+        self._changing: set[tuple[str, str]] = set()
 
     def begin(self) -> None:
         self._digests = {(path, name): self._digest(value) for path, name, value in self.all()}
 
     def changed(self) -> Iterator[tuple[str, str, torch.Tensor]]:
-        """Module path, name and value of every buffer that is new or changed."""
+        """Module path, name and value of every buffer that is new, or that some step changed."""
         for path, name, value in self.all():
             if self._digests.get((path, name)) != self._digest(value):
+                self._changing.add((path, name))
+            if (path, name) in self._changing:
                 yield path, name, value
 
     def all(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """Module path, name and value of every buffer."""
         for path, module in self._adapter.modules():
-            for name, value in module.named_buffers(recurse=False):
-                yield path, name, value
+            if module._buffers:  # noqa: SLF001  (most have none, and every step asks all)
+                for name, value in module.named_buffers(recurse=False):
+                    yield path, name, value
 
     def record(self, context: StepContext, overwriter: Overwriter | None) -> None:
         """Record those that a step changed, and give an isolated run the reference's."""

@@ -21,8 +21,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ttrace.core.ids import root_of
 
-# Where an input begins. The weak reference keeps its address from being used for another storage.
-_Place = tuple[StorageWeakRef, int]
+# What calls are found by: plain values only, which the garbage collector need not look into.
+_Made = tuple[str, str, int, bool, int]  # path, the call of the root, number
+_Input = tuple[str, int, int]  # path, storage of the first input, where in it
 
 
 class BackwardPass(NamedTuple):
@@ -49,14 +50,24 @@ class Call:
     number: int
     module: nn.Module
     recompute: bool = False
-    children: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    children: dict[str, list[int]] = field(default_factory=dict)
     recomputed: bool = False
     is_outermost: bool = False  # what it takes is what the model is given
-    asides: Counter[str] = field(default_factory=Counter)  # values made but not returned, by slot
+    asides: dict[str, int] = field(default_factory=dict)  # how many values it made aside, by slot
 
     @property
     def microbatch(self) -> int:
         return self.at.number
+
+
+class _Stacks(threading.local):
+    """The calls that run now, on each thread.
+
+    Backward, and with it recomputation, runs on threads of its own for every CUDA device.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
 
 
 class Calls:
@@ -70,11 +81,12 @@ class Calls:
         self._arrived_last: RootCall | None = None
         self._began: dict[tuple[str, bool], RootCall] = {}  # the last of each
         self._root_calls: Counter[tuple[int, bool]] = Counter()
-        self._counts: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
-        self._made: dict[tuple[str, RootCall, int], Call] = {}
-        self._by_input: dict[tuple[str, _Place], list[Call]] = defaultdict(list)
-        # Backward, and with it recomputation, runs on threads of its own for every CUDA device.
-        self._stacks = threading.local()
+        self._counts: dict[tuple[str, bool], dict[str, int]] = defaultdict(dict)
+        self._made: dict[_Made, Call] = {}
+        self._by_input: dict[_Input, list[Call]] = defaultdict(list)
+        # Weak references, which keep addresses from being used for other storages.
+        self._storages: list[StorageWeakRef] = []
+        self._stacks = _Stacks()
 
     def enter(
         self,
@@ -86,7 +98,7 @@ class Calls:
         keeps_graph: bool = True,
     ) -> Call:
         """The call that starts now; `microbatch` is its number where the framework says it."""
-        stack = self._stack()
+        stack = self._stacks.calls
         parent = stack[-1] if stack else None
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  (no public way to ask)
             call = self._repeat(path, module, parent, first_input)
@@ -116,12 +128,11 @@ class Calls:
         return self._arrived.get(root) or self._began.get((root, False), RootCall(root))
 
     def leave(self) -> None:
-        stack = self._stack()
-        if stack:
+        if stack := self._stacks.calls:
             stack.pop()
 
     def current(self) -> Call | None:
-        stack = self._stack()
+        stack = self._stacks.calls
         return stack[-1] if stack else None
 
     @property
@@ -137,11 +148,11 @@ class Calls:
         first_input: torch.Tensor | None,
     ) -> Call:
         counts = self._counts[at.root, at.apart]
-        call = Call(path, at, counts[path], module, is_outermost=parent is None)
-        counts[path] += 1
+        call = Call(path, at, counts.get(path, 0), module, is_outermost=parent is None)
+        counts[path] = call.number + 1
         if parent is not None:
-            parent.children[path].append(call.number)
-        self._made[path, at, call.number] = call
+            parent.children.setdefault(path, []).append(call.number)
+        self._made[path, *at, call.number] = call
         self._remember(call, first_input)
         return call
 
@@ -186,14 +197,15 @@ class Calls:
         self, path: str, parent: Call | None, first_input: torch.Tensor | None
     ) -> Call | None:
         if parent is not None and parent.recompute:
-            repeated = self._made.get((parent.path, parent.at, parent.number))
+            repeated = self._made.get((parent.path, *parent.at, parent.number))
             made = repeated.children.get(path, []) if repeated else []
-            nth = len(parent.children[path])
-            parent.children[path].append(nth)
+            again = parent.children.setdefault(path, [])
+            nth = len(again)
+            again.append(nth)
             if nth < len(made):
-                return self._made[path, parent.at, made[nth]]
-        place = _place(first_input)
-        calls = self._by_input.get((path, place), []) if place is not None else []
+                return self._made[path, *parent.at, made[nth]]
+        found = _by(path, first_input)
+        calls = self._by_input.get(found[0], []) if found is not None else []
         # A region that is no module may give its first module an input that it computed again.
         calls = calls or [call for key, call in self._made.items() if key[0] == path]
         return max(calls, key=self._likelihood, default=None)
@@ -207,19 +219,18 @@ class Calls:
         return in_backward, not call.recomputed, call.microbatch, call.number
 
     def _remember(self, call: Call, first_input: torch.Tensor | None) -> None:
-        if (place := _place(first_input)) is not None:
-            self._by_input[call.path, place].append(call)
-
-    def _stack(self) -> list[Call]:
-        if not hasattr(self._stacks, "calls"):
-            self._stacks.calls = []
-        return self._stacks.calls
+        if (found := _by(call.path, first_input)) is not None:
+            key, storage = found
+            self._by_input[key].append(call)
+            self._storages.append(storage)
 
 
-def _place(tensor: torch.Tensor | None) -> _Place | None:
-    if tensor is None:
+def _by(path: str, first_input: torch.Tensor | None) -> tuple[_Input, StorageWeakRef] | None:
+    """What a call is found by, for as long as the weak reference is kept."""
+    if first_input is None:
         return None
     try:
-        return StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset())
+        storage = StorageWeakRef(first_input.untyped_storage())
+        return (path, storage.cdata, int(first_input.storage_offset())), storage
     except RuntimeError:  # sparse tensors have no storage
         return None

@@ -151,6 +151,7 @@ def _beginning(code: CodeType) -> Excerpt | None:
     return _excerpt(code, code.co_firstlineno, 0, lines[:_LINES]) if lines else None
 
 
+@cache
 def _around(code: CodeType, line: int) -> Excerpt:
     """The lines around one, not beyond its function."""
     lines = _lines_of(code)

@@ -65,7 +65,7 @@ class Guard:
         self._count = 0
         self._said: set[str] = set()
 
-    def recording(self, where: object, work: Callable[[], _T]) -> _T | None:
+    def recording(self, where: object, work: Callable[..., _T], *given: Any) -> _T | None:
         """What `work` returns; None after a fault in it, which leaves the rest of the step alone.
 
         `where` becomes a text only then: hooks are many, and faults are few.
@@ -74,7 +74,7 @@ class Guard:
         that cannot be walked.
         """
         try:
-            return work()
+            return work(*given)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
             self.lost(where, error)
             return None
@@ -117,22 +117,26 @@ class Guard:
 class Hook:
     """A function of ours that an object of the run calls: a fault in it is as if it were not there.
 
+    What is `given` comes before the arguments: a step makes thousands of hooks, and every closure
+    would be several objects more for the garbage collector to walk.
+
     A copy of the object has a hook that does nothing: it is another model, and may live in another
     process.
     """
 
-    __slots__ = ("__weakref__", "_guard", "_where", "_work")
+    __slots__ = ("__weakref__", "_given", "_guard", "_where", "_work")
     # torch would warn that a tensor is saved without it.
     __torch_unserializable__ = True
 
-    def __init__(self, guard: Guard, where: object, work: Callable[..., Any]) -> None:
+    def __init__(self, guard: Guard, where: object, work: Callable[..., Any], *given: Any) -> None:
         self._guard = guard
         self._where = where
         self._work = work
+        self._given = given
 
     def __call__(self, *args: Any) -> Any:
         try:
-            return self._work(*args)
+            return self._work(*self._given, *args)
         except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the run)
             self._guard.harmed(self._where, error)
             return None

@@ -16,7 +16,7 @@ from torch import nn
 from ttrace.adapters.leaves import input_leaves, leaves, map_leaves
 from ttrace.capture.boundary import Boundary
 from ttrace.capture.calls import Call
-from ttrace.capture.context import StepContext
+from ttrace.capture.context import StepContext, outside_autograd
 from ttrace.capture.guard import module_hook
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
@@ -38,7 +38,7 @@ class ModuleHooks:
 
         The second one of the same slot in one call is recorded as `slot.1`, and so on.
         """
-        self._context.recording(slot, lambda: self._record_aside(slot, value, layout))
+        self._context.recording(slot, self._record_aside, slot, value, layout)
 
     def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
         """The method, as a call of its module.
@@ -57,8 +57,8 @@ class ModuleHooks:
 
     def _record_aside(self, slot: str, value: torch.Tensor, layout: Layout | None) -> None:
         call = self._current()
-        made = call.asides[slot]
-        call.asides[slot] += 1
+        made = call.asides.get(slot, 0)
+        call.asides[slot] = made + 1
         name = f"{slot}.{made}" if made else slot
         self._context.recorder.value(
             self._context.id_in(call, Kind.OUTPUT, name),
@@ -76,47 +76,46 @@ class ModuleHooks:
         def pre(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not context.is_recording():
                 return None
-            keeps_graph = torch.is_grad_enabled()
-            with torch.no_grad():
-                found = context.guard.recording(path, lambda: self._look(args, kwargs))
-                self._enter(path, module, found or _Inputs(), keeps_graph=keeps_graph)
-                if found is None or not takes_inputs:
-                    return None
-                enter = partial(self._entered, args, kwargs, found)
-                return context.guard.recording(path, enter)
+            is_graph_kept = torch.is_grad_enabled()
+            return outside_autograd(enter, args, kwargs, is_graph_kept)
 
-        def post(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            if not gives_outputs:
+        def enter(args: tuple[Any, ...], kwargs: dict[str, Any], is_graph_kept: bool) -> Any:  # noqa: FBT001
+            found = context.guard.recording(path, self._look, args, kwargs)
+            self._enter(path, module, found or _NOTHING, keeps_graph=is_graph_kept)
+            if found is None or not takes_inputs:
                 return None
-            return context.recording(path, lambda: self._returned(output))
+            return context.guard.recording(path, self._entered, args, kwargs, found)
 
-        def leave(*_: Any) -> None:
-            if context.number is not None:
-                context.calls.leave()
+        def post(_: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            try:
+                return context.recording(path, self._returned, output) if gives_outputs else None
+            finally:
+                if context.number is not None:
+                    context.calls.leave()
 
         on = module if on is None else on
         hook = partial(module_hook, context.guard, path)
         put = context.guard.handles.add
         put(on.register_forward_pre_hook(hook(pre), prepend=True, with_kwargs=True))
-        put(on.register_forward_hook(hook(post), with_kwargs=True))
-        # Also after an exception: early-stopped recomputation leaves modules by one.
-        put(on.register_forward_hook(hook(leave), always_call=True))
+        # Also after an exception, then mostly without an output: early-stopped recomputation leaves
+        # modules by one.
+        put(on.register_forward_hook(hook(post), always_call=True))
 
     def _look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
-        tensors = list(input_leaves(args, kwargs))
-        to_local = self._context.adapter.to_local
-        return _Inputs(
-            tensors=tensors,
-            first=next((to_local(tensor)[0] for _, tensor in tensors), None),
-            need_graph=any(tensor.requires_grad for _, tensor in tensors),
-        )
+        tensors = input_leaves(args, kwargs)
+        if not tensors:
+            return _NOTHING
+        first = tensors[0][1]
+        if type(first) is not torch.Tensor:
+            first = self._context.adapter.to_local(first)[0]
+        return _Inputs(tensors, first)
 
     def _enter(self, path: str, module: nn.Module, found: _Inputs, *, keeps_graph: bool) -> None:
         """Count the call, also where its inputs cannot be recorded: `leave` will run."""
         context = self._context
         number = context.adapter.microbatch()
         # Reentrant checkpointing keeps no graph either, of something that needs gradients.
-        keeps_graph = keeps_graph or found.need_graph
+        keeps_graph = keeps_graph or any(tensor.requires_grad for _, tensor in found.tensors)
         context.calls.enter(path, module, found.first, number, keeps_graph=keeps_graph)
         context.places.meet(path, inside_modules=bool(path))
 
@@ -127,20 +126,21 @@ class ModuleHooks:
         found: _Inputs,
     ) -> Any:
         """What the module gets instead of its arguments; None leaves them as they are."""
-        meet = partial(self._boundary.meet, self._current(), Kind.INPUT)
+        call, meet = self._current(), self._boundary.meet
         if self._boundary.changes_inputs:
-            return map_leaves(args, meet), map_leaves(kwargs, meet)
+            change = partial(meet, call, Kind.INPUT)
+            return map_leaves(args, change), map_leaves(kwargs, change)
         for slot, tensor in found.tensors:
-            meet(slot, tensor)
+            meet(call, Kind.INPUT, slot, tensor)
         return None
 
     def _returned(self, output: Any) -> Any:
         """What goes on instead of the output; None leaves it as it is."""
-        meet = partial(self._boundary.meet, self._current(), Kind.OUTPUT)
+        call, meet = self._current(), self._boundary.meet
         if self._boundary.changes_outputs:
-            return map_leaves(output, meet)
+            return map_leaves(output, partial(meet, call, Kind.OUTPUT))
         for slot, tensor in leaves(output):
-            meet(slot, tensor)
+            meet(call, Kind.OUTPUT, slot, tensor)
         return None
 
     def _current(self) -> Call:
@@ -154,7 +154,9 @@ class _Inputs(NamedTuple):
 
     tensors: Sequence[tuple[str, torch.Tensor]] = ()
     first: torch.Tensor | None = None
-    need_graph: bool = False
+
+
+_NOTHING = _Inputs()
 
 
 class _Caller(nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -25,8 +25,6 @@ _IMPLEMENTATION = frozenset({"params", "foreach", "fused", "capturable", "differ
 # Often written as whole numbers; others are sizes, which layouts change.
 _MAY_BE_WHOLE = frozenset({"p", "eps", "base", "theta", "rope_theta", "rotary_base"})
 
-_Key = tuple[Owner, str, str]  # of what, the name of the number, the name of its owner
-
 
 class Hyperparameters:
     """Keeps every number when it is first met in a recorded step, and when it changes."""
@@ -34,15 +32,17 @@ class Hyperparameters:
     def __init__(self, adapter: Adapter, recorder: Recorder) -> None:
         self._adapter = adapter
         self._recorder = recorder
-        self._last: dict[_Key, tuple[float, ...]] = {}
+        # Of what, the name of the number; then by the name of its owner.
+        self._last: dict[tuple[Owner, str], dict[str, tuple[float, ...]]] = defaultdict(dict)
         self._found: dict[tuple[int, Owner, str, tuple[float, ...]], list[str]] = {}
 
     def of_modules(self, step: int) -> None:
         for path, module in self._adapter.modules():
-            for name, value in vars(module).items():
-                is_wanted = type(value) is float or name in _MAY_BE_WHOLE
-                if is_wanted and not name.startswith("_"):
-                    self._keep(step, Owner.MODULE, name, path, value)
+            held = vars(module).items()
+            wanted = [each for each in held if type(each[1]) is float or each[0] in _MAY_BE_WHOLE]
+            for name, value in wanted:
+                if not name.startswith("_"):
+                    self._keep(step, Owner.MODULE, name, value, [path])
 
     def of_optimizer(self, step: int, optimizer: Optimizer) -> None:
         names: dict[int, list[str]] = defaultdict(list)  # one tensor may stand for several
@@ -52,11 +52,10 @@ class Hyperparameters:
         for group in optimizer.param_groups:
             owned = [name for p in group["params"] for name in names.get(id(p), ())]
             for name, value in _of_group(group):
-                for owner in owned:
-                    self._keep(step, Owner.PARAMETER, name, owner, value)
+                self._keep(step, Owner.PARAMETER, name, value, owned)
 
     def of_step(self, step: int, name: str, value: object) -> None:
-        self._keep(step, Owner.STEP, name, "", value)
+        self._keep(step, Owner.STEP, name, value, [""])
 
     def found(self) -> tuple[Hyperparameter, ...]:
         return tuple(
@@ -64,13 +63,17 @@ class Hyperparameters:
             for (step, owner, name, values), owned in self._found.items()
         )
 
-    def _keep(self, step: int, owner: Owner, name: str, owned: str, value: object) -> None:
+    def _keep(
+        self, step: int, owner: Owner, name: str, value: object, owned: Sequence[str]
+    ) -> None:
         values = _numbers(value)
-        key = owner, name, owned
         is_kept = not self._recorder.is_muted  # in a long run some change at every step
-        if is_kept and values and self._last.get(key) != values:
-            self._last[key] = values
-            self._found.setdefault((step, owner, name, values), []).append(owned)
+        if is_kept and values:
+            last = self._last[owner, name]
+            changed = {each: values for each in owned if last.get(each) != values}
+            if changed:
+                last |= changed
+                self._found.setdefault((step, owner, name, values), []).extend(changed)
 
 
 def _of_group(group: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

@@ -23,8 +23,10 @@ from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.schedule import Schedule
 from ttrace.capture.settings import Settings
+from ttrace.capture.shipping import writer_of
 from ttrace.capture.tapping import Tapping
 from ttrace.capture.tracer import Attached, Outside
+from ttrace.capture.unquantised import HighPrecision, Regions
 from ttrace.capture.update import Update
 from ttrace.capture.watching import Watching
 from ttrace.capture.weights import WeightHooks
@@ -33,7 +35,6 @@ from ttrace.trace.fingerprint import FINGERPRINT, FingerprintPayload
 from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.payloads import payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
-from ttrace.trace.writer import TraceWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Instruments:
 
     context: StepContext
     recorder: Recorder
-    regrouping: Regrouping | None
+    modes: tuple[Regrouping | HighPrecision, ...]  # which see every operator of a step
     overwriter: Overwriter | None
     boundary: Boundary
     buffers: Buffers
@@ -62,7 +63,7 @@ def install(
     payload = _payload(settings)
     with ExitStack() as undo:  # where one of them cannot be made
         share = settings.max_bytes and settings.max_bytes // info.world_size
-        writer = TraceWriter(settings.folder, info, resume=settings.resume, max_bytes=share)
+        writer = writer_of(settings, info, share)
         undo.callback(writer.withdraw)
         recorder = Recorder(adapter, writer, info.rank, payload, guard, settings.inside or ())
         undo.callback(guard.handles.remove)
@@ -71,6 +72,7 @@ def install(
         overwriter = _overwriter(adapter, settings, info.rank, noise)
         told = guard.harmed
         regrouping = None if noise is None else Regrouping(noise, _shapes(adapter), told)
+        undoing = _high_precision(adapter, settings, guard)
         boundary = _boundary(context, settings, overwriter, noise)
         hooks = ModuleHooks(context, boundary)
         weights = WeightHooks(context)
@@ -86,7 +88,7 @@ def install(
         made = Instruments(
             context=context,
             recorder=recorder,
-            regrouping=regrouping,
+            modes=tuple(mode for mode in (regrouping, undoing) if mode is not None),
             overwriter=overwriter,
             boundary=boundary,
             buffers=Buffers(adapter),
@@ -104,8 +106,8 @@ def install(
 def _payload(settings: Settings) -> Payload:
     if settings.payload is None:
         return FULL
-    if settings.payload == FINGERPRINT.name and settings.sums is not None:
-        return FingerprintPayload(settings.sums)
+    if settings.payload == FINGERPRINT.name:  # one of its own: it holds memory of the run's device
+        return FingerprintPayload() if settings.sums is None else FingerprintPayload(settings.sums)
     return payload_named(settings.payload)
 
 
@@ -118,6 +120,12 @@ def _noise(adapter: Adapter, settings: Settings, guard: Guard) -> Noise | None:
         other_kernels=settings.other_kernels,
         guard=guard,
     )
+
+
+def _high_precision(adapter: Adapter, settings: Settings, guard: Guard) -> HighPrecision | None:
+    if not settings.high_precision:
+        return None
+    return HighPrecision(Regions(adapter, settings.high_precision, guard), guard.harmed)
 
 
 def _overwriter(

@@ -6,13 +6,15 @@ Leaves: what became of it. It must not know threads, nor where its memory comes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from ttrace.capture.memory import Portion
-from ttrace.core.record import Record
+from ttrace.capture.sheets import Sheet
+from ttrace.core.record import Location, Record
+from ttrace.trace.arena import Slot
+from ttrace.trace.line_form import line_of
 from ttrace.trace.payload import Later
 
 
@@ -51,7 +53,9 @@ class Repeat(NamedTuple):
         if not self.is_unchanged or before is None or later is None:
             return None
         mine, others = ((r.shape, r.dtype, r.layout, r.batch_dim) for r in (record, before))
-        return (replace(record, payload=before.payload), later) if mine == others else None
+        if mine != others:
+            return None
+        return record if before.payload is None else record.stored_as(before.payload), later
 
 
 class Unwritten(NamedTuple):
@@ -79,6 +83,15 @@ class Item:
         self.is_void = False
         self.is_held = False  # whether a portion of it could not be freed, or is in use
 
+    @property
+    def name(self) -> str:
+        """For a person, where it is lost."""
+        return str(self.record.id)
+
+    def lines(self) -> Sequence[str]:
+        """What the journal is to say, once its bytes are in the trace."""
+        return () if self.sent.record is None else (line_of(self.sent.record),)
+
     def parts(self) -> Generator[memoryview, None, None]:
         """Its bytes, or the rest of them; each part is there until the next is asked for."""
         while self.portions is not None:
@@ -97,3 +110,51 @@ class Item:
         """Free what is left of it."""
         for _ in self.parts():
             pass
+
+
+class SheetItem(Item):
+    """All records of a sheet in one step; the first stands for them where they are lost."""
+
+    def __init__(self, sheet: Sheet, slot: Slot, step: int, sequence: int) -> None:
+        super().__init__(sheet.first)
+        self.sheet = sheet
+        self.later = self.sent.later = slot
+        self._step = step
+        self._sequence = sequence
+        self._places: Sequence[Location] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{len(self.sheet.names)} tensors, {self.record.id.kind} of each parameter"
+
+    def put_at(self, places: Sequence[Location]) -> None:
+        """Where the bytes of each are in the trace."""
+        self._places = places
+
+    def lines(self) -> Sequence[str]:
+        if self.error is not None or not self._places:
+            return ()
+        return self.sheet.lines(self._step, self._sequence, self._places)
+
+    def checksums(self) -> dict[tuple[str, str], str]:
+        """Of what the trace has of each parameter, by its name."""
+        return {
+            name: place.xxh3 for name, place in zip(self.sheet.names, self._places, strict=False)
+        }
+
+
+class Written:
+    """Tensors of parameters that were recorded together: what the trace has of each, by its name.
+
+    None of one that is not there; nothing is before the step is written.
+    """
+
+    def __init__(self) -> None:
+        self.sheets: list[SheetItem] = []
+        self.alone: dict[tuple[str, str], Sent] = {}
+
+    def checksums(self) -> dict[tuple[str, str], str | None]:
+        found = {name: sent.xxh3 for name, sent in self.alone.items()}
+        for item in self.sheets:
+            found |= item.checksums()
+        return found

@@ -45,7 +45,7 @@ def describe_rank(adapter: Adapter, settings: Settings) -> RankInfo:
             _describe(path, adapter.written_class(module)) for path, module in adapter.modules()
         ),
         versions=_versions(),
-        facts=_facts(),
+        facts=_facts() | dict(adapter.precision()),
         vocabulary=coordinates.vocabulary,
     )
 

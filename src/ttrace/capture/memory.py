@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 
 from ttrace.capture.ring import Ring, Stretch
+from ttrace.trace.arena import Ready
 from ttrace.trace.payload import flat_bytes
 
 # Chosen: eight tensors of the least size that is handed over.
@@ -27,12 +27,6 @@ _PORTIONS = (
     4  # chosen: of a tensor that is larger than a ring, so that filling and emptying overlap
 )
 LOOKS_S = 0.1  # chosen: how often somebody who waits looks whether anybody still works
-
-
-class Ready(Protocol):
-    """An event of a device: `synchronize` returns when the bytes of a portion are there."""
-
-    def synchronize(self) -> object: ...
 
 
 class Stalled(Exception):

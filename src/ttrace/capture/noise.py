@@ -27,6 +27,11 @@ from ttrace.trace.dtypes import eps_of
 _NOISY = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 _ACCUMULATED_IN_OWN_DTYPE = frozenset({torch.float64, torch.float32})
 
+# Chosen: a tensor in which none of these flips has a probability of exp(-16), and that of a
+# candidate with a few is within a factor of the noise.
+FLIPS = 16
+_LONGEST_REACH = 0.5  # steps: to the border from the middle of a place
+
 
 class Noise:
     """Moves by one unit in the last place at most: x + eps |x| u, u uniform in [-1, 1].
@@ -64,13 +69,48 @@ class Noise:
         """
         return self._shift(tensor, key) if tensor.dtype in _ACCUMULATED_IN_OWN_DTYPE else tensor
 
+    def on_grid(
+        self, values: torch.Tensor, key: str, step: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Noise on plain values that come to lie on a grid next, whose steps there `step` tells.
+
+        So much that about FLIPS of them come to lie on another place, or a quarter of a few: what
+        its own rounding does to a value flips far fewer where the grid is much coarser, but each of
+        them by a whole step. None gets larger than the largest: that one fits the grid.
+        """
+        value = values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
+        finite = value.isfinite()
+        if values.numel() == 0 or not bool(finite.any()) or bool((value == value.round()).all()):
+            return values
+        generator = self.generator(key, value.device)
+        uniform = torch.rand(
+            value.shape, generator=generator, device=value.device, dtype=value.dtype
+        )
+        # u in [-r, r] steps crosses the border between two places with a probability of r / 2
+        reach = min(_LONGEST_REACH, 2 * FLIPS / values.numel())
+        noise = (2 * uniform - 1) * reach * step(value)
+        peak = value.masked_fill(~finite, 0.0).abs().max()
+        moved = torch.where(finite & (value != 0), (value + noise).clamp(-peak, peak), value)
+        return moved.to(values.dtype)
+
+    def reordered(self, drawn: torch.Tensor, key: str) -> torch.Tensor:
+        """Numbers that somebody drew, in another order."""
+        order = torch.randperm(
+            drawn.numel(), generator=self.generator(key, drawn.device), device=drawn.device
+        )
+        return drawn.flatten()[order].view(drawn.shape)
+
+    def generator(self, key: str, device: torch.device) -> torch.Generator:
+        """One of its own, equal on all ranks."""
+        made = torch.Generator(device=device)
+        return made.manual_seed(xxhash.xxh3_64_intdigest(key.encode(), seed=self.seed) >> 1)
+
     def _shift(self, tensor: torch.Tensor, key: str, *, shared: bool = False) -> torch.Tensor:
         local, _ = self._adapter.to_local(tensor)
         return self._adapter.wrap_like(self._values(local, key, shared=shared), like=tensor)
 
     def _values(self, local: torch.Tensor, key: str, *, shared: bool) -> torch.Tensor:
-        generator = torch.Generator(device=local.device)
-        generator.manual_seed(xxhash.xxh3_64_intdigest(key.encode(), seed=self.seed) >> 1)
+        generator = self.generator(key, local.device)
         wide = torch.float64 if local.dtype == torch.float64 else torch.float32
         uniform = torch.rand(local.shape, generator=generator, device=local.device, dtype=wide)
         value = local.to(wide)

@@ -7,9 +7,8 @@ writes them while training goes on.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,18 +16,25 @@ import torch
 
 from ttrace.adapters.base import Adapter, BoundarySpec
 from ttrace.capture.collectives import collectives_made
+from ttrace.capture.cost import Costs
 from ttrace.capture.guard import Guard
-from ttrace.capture.items import Repeat, Sent, Unwritten
+from ttrace.capture.items import Repeat, Sent, SheetItem, Unwritten, Written
+from ttrace.capture.kept import as_kept
 from ttrace.capture.objects import ObjectMemory
 from ttrace.capture.outbox import Outbox
 from ttrace.capture.repeats import is_of_layers, met_again
-from ttrace.core.ids import TensorId, is_inside
+from ttrace.capture.rows import dense_rows
+from ttrace.capture.sheets import OwnTensor, Sheets, fits
+from ttrace.core.ids import Kind, TensorId, is_inside
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
 from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.fingerprint import FingerprintPayload
 from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.payloads import payload_for
 from ttrace.trace.writer import TraceWriter
+
+_Work = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +44,6 @@ class _Moment:
     sequence: int
     microbatch: int
     recompute: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
-    """What recording took of a step."""
-
-    recording_seconds: float = 0.0  # in the threads of the run: hooks, and the end of the step
-    waited_seconds: float = 0.0  # of these, for memory that was not written yet
-    bytes_written: int = 0
 
 
 class Recorder:
@@ -70,10 +67,13 @@ class Recorder:
         # And how many collectives had been made by then: they change tensors unseen.
         self._values: ObjectMemory[tuple[Sent, int]] = ObjectMemory()
         self._outbox = Outbox(writer)
+        self._sheets: Sheets | None = None
+        if isinstance(payload, FingerprintPayload):
+            self._sheets = Sheets(payload, adapter, rank, inside)
         self._broken = False
         self.is_muted = False  # in steps that are let pass
-        self._before = self._so_far(0.0)
-        self._seconds = 0.0  # that the run spent here
+        self.costs = Costs(self._outbox, writer)
+        self._then: list[_Work] = []  # to be done when this step is
         self.guard = guard or Guard()
 
     def value(
@@ -94,16 +94,14 @@ class Recorder:
         """
         if self.is_muted or not self._is_open():
             return None
-        if sequence is None:
-            sequence = self.next_sequence()
+        sequence = self.next_sequence() if sequence is None else sequence
         when = _Moment(sequence=sequence, microbatch=microbatch, recompute=recompute)
         start = time.perf_counter()
         try:
-            is_whole = is_whole or is_inside(id.module, self._inside)
-            asked = FULL if is_whole else self._payload
+            asked = FULL if is_whole or self._is_inside(id.module) else self._payload
             return self._take(id, tensor, when, layout, boundary, asked)
         finally:
-            self._seconds += time.perf_counter() - start
+            self.costs.seconds += time.perf_counter() - start
 
     def _take(
         self,
@@ -116,12 +114,12 @@ class Recorder:
     ) -> Sent | None:
         local, own_layout = self._adapter.to_local(tensor)
         if boundary is not None and boundary.rows:
-            self._sent(id, local.cpu(), boundary, when)
+            self._sent(id, local, boundary, when)
             return None
         if boundary is not None:
             local = local.permute(boundary.dims) if boundary.dims else local
             layout = boundary.layout
-        if own_layout is None and layout is not None and _fits(layout, local):
+        if own_layout is None and layout is not None and fits(layout, local):
             own_layout = layout
         batch_dim = None if boundary is None else boundary.batch_dim
         record = self._record(id, local, when, layout=own_layout, batch_dim=batch_dim)
@@ -132,9 +130,30 @@ class Recorder:
             sent, before = known
             is_unchanged = local.is_cuda and made == before and is_of_layers(id)
             again = Repeat(sent, partial(met_again, record, layout), is_unchanged)
+        if payload is FULL:
+            record, local = as_kept(record, local, self._adapter.quantised(tensor), boundary)
         sent = self._outbox.put(record, local, payload, again)
         self._values.keep(tensor, (sent, made))
         return sent
+
+    def values(self, step: int, kind: Kind, entries: Sequence[OwnTensor]) -> Written:
+        """Record one kind of what belongs to parameters, all that a device can do at once so."""
+        written = Written()
+        if self.is_muted or not self._is_open():
+            return written
+        start, alone = time.perf_counter(), list(entries)
+        if self._sheets is not None:
+            together, alone = self._sheets.sorted_out(entries)
+            for some in together.values():
+                put = partial(self._put_sheet, self._sheets, step, kind, some, written)
+                self.guard.recording(f"{kind} of {len(some)} parameters", put)
+        self.costs.seconds += time.perf_counter() - start
+        for entry in alone:
+            id_ = TensorId(step=step, module=entry.module, kind=kind, slot=entry.slot)
+            put_alone = partial(self.value, id_, entry.tensor, layout=entry.layout)
+            if (sent := self.guard.recording(id_, put_alone)) is not None:
+                written.alone[entry.module, entry.slot] = sent
+        return written
 
     def mention(
         self,
@@ -150,32 +169,38 @@ class Recorder:
             self._outbox.note(self._record(id, tensor, when, same_as=same_as))
 
     def begin_step(self) -> None:
-        self._seconds, self._before = 0.0, self._so_far(0.0)
+        self.costs.begin()
+        self._then = []
+
+    def when_written(self, work: _Work) -> None:
+        """Do it once all of this step is in the trace, perhaps in another thread."""
+        self._then.append(work)
 
     def flush(self) -> None:
         """Wait until all that was recorded is in the trace, and say what could not be written."""
         start = time.perf_counter()
         self._tell(self._outbox.flush())
-        self._seconds += time.perf_counter() - start
+        self.costs.seconds += time.perf_counter() - start
 
-    def end_step(self) -> None:
+    def end_step(self, number: int | None) -> None:
+        """Nothing more of a step comes; one with a number is said to be in the trace once it is.
+
+        Where a device still computes what is to be written, that is later, and nobody waits.
+        """
+        start = time.perf_counter()
         self._values.clear()
         self._payload.end_step()
-
-    def mark_step(self, number: int) -> None:
-        """Say in the trace that all of a step is there; not after something of it was lost."""
-        self.flush()
-        if not self._broken and not self.guard.faults():
-            self._writer.end_step(number)
-
-    def cost(self) -> StepCost:
-        """Since the step began, until all of it is in the trace."""
-        self.flush()
-        return self._so_far(self._seconds, self._before)
+        if number is not None:
+            is_whole = not (self._broken or self.guard.faults())
+            written = partial(self._end_written, number if is_whole else None, self._then)
+            self._tell(self._outbox.end_step(written))
+        self.costs.seconds += time.perf_counter() - start
 
     @property
     def has_room(self) -> bool:
         """Whether another step like those before fits into what the trace may take."""
+        if self._writer.is_limited:
+            self.flush()
         return self._writer.has_room
 
     def withdraw(self) -> None:
@@ -232,18 +257,10 @@ class Recorder:
     def _sent(
         self, id_: TensorId, local: torch.Tensor, boundary: BoundarySpec, when: _Moment
     ) -> None:
-        """Record tokens that other ranks sent here, as one dense tensor for each of these ranks."""
-        for part in boundary.rows:
-            dense = local.new_zeros(part.layout.local_shape)
-            flat = dense.view(-1, *local.shape[1:])
-            flat[part.places.cpu()] = local[part.rows.cpu()]
+        for part, dense in dense_rows(local, boundary.rows):
+            batch_dim, origin = boundary.batch_dim, part.origin
             record = self._record(
-                id_,
-                dense,
-                when,
-                layout=part.layout,
-                batch_dim=boundary.batch_dim,
-                origin=part.origin,
+                id_, dense, when, layout=part.layout, batch_dim=batch_dim, origin=origin
             )
             self._outbox.put(record, dense, payload_for(dense, self._payload))
 
@@ -261,14 +278,23 @@ class Recorder:
             else:
                 self.guard.lost(where, error)
 
-    def _so_far(self, seconds: float, before: StepCost | None = None) -> StepCost:
-        before = before or StepCost()
-        return StepCost(
-            recording_seconds=seconds,
-            waited_seconds=self._outbox.waited_seconds - before.waited_seconds,
-            bytes_written=self._writer.size_bytes - before.bytes_written,
-        )
+    def _end_written(self, number: int | None, then: Sequence[_Work], lost: bool) -> None:  # noqa: FBT001
+        """All of a step was written, or lost: say so in the trace where it is all there."""
+        for work in then:
+            self.guard.recording("what is told of a step", work)
+        if number is not None and not lost:
+            self._writer.end_step(number)
+        self.costs.end()
 
+    def _is_inside(self, module: str) -> bool:
+        """Whether values are recorded of it, whatever the payload."""
+        return bool(self._inside) and is_inside(module, self._inside)
 
-def _fits(layout: Layout, local: torch.Tensor) -> bool:
-    return math.prod(layout.local_shape) == local.numel()
+    def _put_sheet(
+        self, sheets: Sheets, step: int, kind: Kind, entries: Sequence[OwnTensor], written: Written
+    ) -> None:
+        sheet, slot = sheets.put(kind, entries)
+        item = SheetItem(sheet, slot, step, self._sequence + 1)
+        self._sequence += len(entries)
+        self._outbox.put_sheet(item)
+        written.sheets.append(item)

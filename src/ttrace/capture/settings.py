@@ -6,22 +6,27 @@
     WatchSettings(folder=Path("out"), every=100)
     {"TTRACE_WATCH": "/home/me/out", "TTRACE_EVERY": "100"}
 
-Whoever starts a run writes the variables; `attach`, in every process of it, reads them. Their names
-stand in this file alone.
+Whoever starts a run writes the variables; `attach`, in every process of it, reads them. Where they
+do not get there by themselves, one word that holds them all is handed on. Their names stand in this
+file alone.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ttrace.capture.packed import unpack
 from ttrace.capture.schedule import Schedule
 from ttrace.core.drift import SharedKind
 from ttrace.errors import UsageError
+from ttrace.trace.store import PathOrUrl, local_path, place_of
 
-OUT = "TTRACE_OUT"  # folder of the trace; tracing is off without it
+OUT = "TTRACE_OUT"  # folder of the trace, or its URL; tracing is off without it
+SPOOL = "TTRACE_SPOOL"  # where a trace is before it is uploaded; it belongs to a machine, not a run
 STEPS = "TTRACE_STEPS"  # how many steps to record, 1 by default
 SKIP = "TTRACE_SKIP"  # how many steps to let pass before that, 0 by default
 EVERY = "TTRACE_EVERY"  # record every n-th step from there on, 1 by default
@@ -33,22 +38,25 @@ SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its prod
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
 INSIDE = "TTRACE_INSIDE"  # tap blocks, and inside of these (JSON); values of these are recorded
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
+HIGH_PRECISION = "TTRACE_HIGH_PRECISION"  # patterns of modules that quantise nothing (JSON)
 SUMS = "TTRACE_SUMS"  # that a fingerprint keeps of every tensor at least: fewer for tiny models
 PAYLOAD = "TTRACE_PAYLOAD"  # name of the form in which tensors are stored, by default as they are
 WATCH = "TTRACE_WATCH"  # folder of a run whose replicas are compared, and that is not traced
 WITHOUT = "TTRACE_WITHOUT"  # what of replicas is not compared, with commas between
+PACKED = "TTRACE_SETTINGS"  # all of these in one word: read where the others did not arrive
 
 _VARIABLES = (
     *(OUT, STEPS, SKIP, EVERY, LIMIT_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, INSIDE),
-    *(SUMS, PLAN, PAYLOAD, WATCH, WITHOUT),
+    *(HIGH_PRECISION, SUMS, PLAN, PAYLOAD, WATCH, WITHOUT, PACKED),
 )
+_SHOWN_CHARS = 40  # chosen: enough to see that it is a name, or cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Where a run's trace goes and what is done to the run while it is recorded."""
 
-    folder: Path
+    folder: PathOrUrl
     steps: int = 1
     skip: int = 0
     every: int = 1
@@ -60,8 +68,10 @@ class Settings:
     tap: bool = False
     inside: tuple[str, ...] | None = None  # None: everywhere
     plan: Path | None = None
+    high_precision: tuple[str, ...] = ()  # patterns of module paths
     payload: str | None = None
     sums: int | None = None
+    spool: Path = field(default_factory=lambda: spool_of({}))
 
     @property
     def schedule(self) -> Schedule:
@@ -88,6 +98,8 @@ class Settings:
             values[PLAN] = str(self.plan.resolve())
         if self.inside is not None:
             values[INSIDE] = json.dumps(self.inside)
+        if self.high_precision:
+            values[HIGH_PRECISION] = json.dumps(self.high_precision)
         if self.payload is not None:
             values[PAYLOAD] = self.payload
         return values
@@ -99,7 +111,7 @@ class Settings:
         if not folder:
             return None
         return cls(
-            folder=Path(folder),
+            folder=place_of(folder),
             steps=_number(environment, STEPS) or 1,
             skip=_number(environment, SKIP) or 0,
             every=_number(environment, EVERY) or 1,
@@ -110,9 +122,11 @@ class Settings:
             split=_number(environment, SPLIT) or 1,
             tap=bool(_number(environment, TAP)),
             inside=_paths(environment, INSIDE),
-            plan=Path(plan) if plan else None,
+            plan=local_path(plan) if plan else None,
+            high_precision=_paths(environment, HIGH_PRECISION) or (),
             payload=environment.get(PAYLOAD) or None,
             sums=_number(environment, SUMS),
+            spool=spool_of(environment),
         )
 
 
@@ -143,16 +157,35 @@ class WatchSettings:
         if not folder or environment.get(OUT):
             return None
         return cls(
-            folder=Path(folder),
+            folder=local_path(folder),
             skip=_number(environment, SKIP) or 0,
             every=_number(environment, EVERY) or 1,
             without=frozenset(map(_kind, filter(None, environment.get(WITHOUT, "").split(",")))),
         )
 
 
+def spool_of(environment: Mapping[str, str]) -> Path:
+    """Where on this machine traces are kept until they are uploaded."""
+    return Path(environment.get(SPOOL) or tempfile.gettempdir())
+
+
 def is_asked(environment: Mapping[str, str]) -> bool:
     """Whether a run was started for tracing, or to be watched."""
-    return bool(environment.get(OUT) or environment.get(WATCH))
+    return any(environment.get(name) for name in (OUT, WATCH, PACKED))
+
+
+def unpacked(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables by their names, also where nothing but PACKED was handed on."""
+    word = environment.get(PACKED)
+    if not word or environment.get(OUT) or environment.get(WATCH):
+        return environment
+    told = unpack(word)
+    if told is None or not told.keys() <= {*_VARIABLES}:
+        raise UsageError(
+            f"{PACKED} is not what `ttrace` gave to the command, or not of this version, found "
+            f"{word[:_SHOWN_CHARS]!r}: hand it on to all ranks as it is"
+        )
+    return without_settings(environment) | told
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,10 +16,12 @@ from typing import Any, Protocol
 
 import torch
 
-from ttrace.capture.memory import HostMemory, Portion, Ready, copy_into, pieces
+from ttrace.capture.memory import HostMemory, Portion, copy_into, pieces
 from ttrace.capture.ring import Ring, Stretch
+from ttrace.trace.arena import Ready
 
-PINNED_BYTES = 512 << 20  # chosen: 10 ms of a link of 55 GB/s, for writers that are late
+# Chosen: a dozen large tensors, each of which one thread hashes while the link brings the next.
+PINNED_BYTES = 1536 << 20
 _SHARE = 100  # of the device's allocated memory: the stage takes one such part of it
 _LEAST_BYTES = 8 << 20  # chosen: below this a copy costs less than its launch
 _MOST_BYTES = 256 << 20  # chosen: 5 ms of the link; a longer pause of the run is seldom

@@ -14,13 +14,13 @@ from torch import nn
 
 from ttrace.adapters.base import Adapter
 from ttrace.adapters.patching import guarding
+from ttrace.capture.garbage import fewer_collections
 from ttrace.capture.guard import Around, Guard, entry
 from ttrace.capture.instruments import install
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.manifest import wrappers_of
-from ttrace.capture.recorder import StepCost
 from ttrace.capture.settings import Settings
-from ttrace.capture.tracer import WAITING, Attached, OffTracer, Outside
+from ttrace.capture.tracer import Attached, OffTracer, Outside, waiting_tracers
 from ttrace.core.record import Summary
 
 
@@ -39,14 +39,13 @@ class RecordingTracer:
         settings: Settings,
         guard: Guard | None = None,
     ) -> None:
-        self.attached = attached
         self.successor: RecordingTracer | None = None  # that records what this one was to
-        self._folder = settings.folder
+        self.attached, self._folder = attached, settings.folder
         outside = Outside(begin=self._resume, end=self._pause)
         self.guard = guard = guard or Guard()
         made = install(adapter, attached, settings, outside, guard)
         self._context, self._recorder = made.context, made.recorder
-        self._regrouping, self._overwriter = made.regrouping, made.overwriter
+        self._modes, self._overwriter = made.modes, made.overwriter
         self._boundary, self._buffers = made.boundary, made.buffers
         self._hooks, self._weights = made.hooks, made.weights
         self._backward, self._update = made.backward, made.update
@@ -54,10 +53,9 @@ class RecordingTracer:
         self._watched = ExitStack()  # what is held open during a step
         self._schedule, earlier = made.schedule, made.earlier_steps
         self._max_bytes = settings.max_bytes
-        self._done = earlier[-1] + 1 if earlier else 0  # the number of the next step
-        self._first = self._done
+        self._first = self._done = earlier[-1] + 1 if earlier else 0  # the number of the next step
         self._recorded = len(earlier)
-        self._began, self._took, self._cost = 0.0, 0.0, StepCost()  # of the last step
+        self._began, self._took = 0.0, 0.0  # of the last step
         self._is_inside = False  # of `with tracer.step()`, also after a fault
         self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
@@ -92,9 +90,11 @@ class RecordingTracer:
 
     def can_make_room(self, settings: Settings) -> bool:
         """Whether another tracer may take its place in a trace: not once a step has begun."""
-        is_used = self._closed or self._is_inside or self._done > self._first
-        is_used = is_used or self._open is not None
-        return not is_used and settings.folder == self._folder
+        is_open = self._is_inside or self._open is not None
+        return (
+            not (self._closed or is_open or self._done > self._first)
+            and settings.folder == self._folder
+        )
 
     def withdraw(self) -> None:
         """Leave nothing behind."""
@@ -147,8 +147,9 @@ class RecordingTracer:
         adapter = self._context.adapter
         with guarding(self.guard.harmed):
             for watching in (
+                fewer_collections(),
                 adapter.tracking(),
-                nullcontext() if self._regrouping is None else self._regrouping,
+                *self._modes,
                 watch_backward(self._backward.around, self._backward.around_asked),
                 adapter.watch_backward(self._backward.around),
                 self._update.watching(),
@@ -174,29 +175,26 @@ class RecordingTracer:
         self.guard.recording("the buffers", self._buffers.begin)
         self._update.begin()
 
+    @fewer_collections()
     def _end(self) -> None:
         self._recorder.is_muted = not self._schedule.records_end_of(self._done)
         if self._context.number is not None:  # and not switched off since the step began
             self._update.end()
             self.guard.recording("the buffers", self._take_buffers)
         self._forget()
-        self._recorder.end_step()
-        if self._schedule.records(self._done):
-            self.guard.recording("the end of a step", self._mark)
+        number = self._done if self._schedule.records(self._done) else None
+        self._recorder.end_step(number)
+        if number is not None:
+            self._took = time.perf_counter() - self._began
+            self._recorded += 1
         self._done += 1
         if self._recorded >= self._schedule.steps or not self._recorder.has_room:
             self.close()
 
-    def _mark(self) -> None:
-        self._cost = self._recorder.cost()
-        self._took = time.perf_counter() - self._began
-        self._recorded += 1
-        self._recorder.mark_step(self._done)
-
     def _pause(self) -> None:
         """Leave a step, from whose gradients nobody has updated yet; or end it after that."""
         self._open, self._context.number = self._context.number, None
-        WAITING.add(self)
+        waiting_tracers().add(self)
         if self._update.is_complete:
             self.finish()
 
@@ -205,7 +203,7 @@ class RecordingTracer:
         if self._open is None:
             return False
         self._context.number, self._open = self._open, None
-        WAITING.discard(self)
+        waiting_tracers().discard(self)
         return True
 
     @entry("leaving a step that raised", gives_up=True)
@@ -248,7 +246,7 @@ class RecordingTracer:
 
     def _let_go(self) -> None:
         """Hold nothing of the run any more: no hook, no file of the reference, no model at exit."""
-        WAITING.discard(self)
+        waiting_tracers().discard(self)
         self._at_exit.cancel()
         self.guard.handles.remove()
         if self._overwriter is not None:
@@ -269,8 +267,9 @@ class RecordingTracer:
         self._write_end()
 
     def _write_end(self) -> None:
-        if self._regrouping is not None and self._done:
-            self._context.notes += self._regrouping.notes(self._context.adapter.roots)
+        self._recorder.flush()
+        for mode in self._modes if self._done else ():
+            self._context.notes += mode.notes(self._context.adapter.roots)
         asked, arrivals = self._schedule.steps, self._context.arrivals
         is_full = self._recorded < asked and not self._recorder.has_room
         if is_full:
@@ -294,7 +293,8 @@ class RecordingTracer:
                 wrappers=wrappers_of(self._context.adapter),
                 optimizers=tuple(self._update.stepped),
                 seconds=self._took,
-                **asdict(self._cost),
+                **asdict(self._recorder.costs.of_step),
                 code=self._context.places.code(),
+                undone=tuple(each for mode in self._modes for each in mode.undone()),
             )
         )

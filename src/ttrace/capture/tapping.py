@@ -119,7 +119,7 @@ class Tapping:
             return grad if replaced is None else replaced
 
         def arrived(grad: torch.Tensor) -> torch.Tensor | None:
-            changed = context.recording(id_, lambda: backward(grad))
+            changed = context.recording(id_, backward, grad)
             return None if changed is None else with_graph_of(grad, changed)
 
         return Hook(context.guard, id_, arrived)

@@ -11,6 +11,8 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
+from ttrace.core.simulated import OfRank
+
 
 class Tracer(Protocol):
     """What `ttrace.attach` returns."""
@@ -40,12 +42,13 @@ class Waiting(Protocol):
         """Nothing comes any more."""
 
 
-WAITING: WeakSet[Waiting] = WeakSet()
+_WAITING: OfRank[WeakSet[Waiting]] = OfRank(WeakSet)
+waiting_tracers = _WAITING.get
 
 
 def finish_steps() -> None:
     """End all steps that wait, as the end of a process does, where one goes on to other work."""
-    for tracer in tuple(WAITING):
+    for tracer in tuple(waiting_tracers()):
         tracer.finish()
 
 

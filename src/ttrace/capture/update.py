@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.clipping import Clipping, watch_clipping, watch_scaling
 from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
+from ttrace.capture.each_parameter import EachParameter
 from ttrace.capture.hyperparameters import Hyperparameters
-from ttrace.capture.items import Sent
+from ttrace.capture.items import Written
 from ttrace.capture.optimizer_hooks import OptimizerHooks
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
@@ -32,9 +34,7 @@ from ttrace.capture.tracer import Outside
 from ttrace.capture.weights import Name, WeightHooks
 from ttrace.core.code import UPDATE
 from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
-from ttrace.core.ids import Kind, TensorId
-
-_MADE_NOISY = frozenset({Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD})
+from ttrace.core.ids import Kind
 
 
 class Update:
@@ -64,8 +64,8 @@ class Update:
         self._updated: set[int] = set()  # optimizers
         self._taken: set[Name] = set()  # parameters whose main gradient is recorded
         self._given: set[Name] = set()  # parameters whose gradient an optimizer was given
-        self._before: dict[tuple[str, str], Sent] = {}  # parameters before the step
-        self._after: dict[tuple[str, str], Sent] = {}
+        self._record = EachParameter(context, overwriter)
+        self._before: list[Written] = []  # parameters before the step
         self._clipping = Clipping(context, overwriter, self._take_gradients, self._note)
         self._hooks = OptimizerHooks(
             context.guard,
@@ -75,11 +75,11 @@ class Update:
         )
 
     def begin(self) -> None:
-        self._is_outside, self._before, self._after = False, {}, {}
+        self._is_outside = False
         self._clipping.begin()
         for seen in (self._updated, self._accumulated, self._taken, self._given):
             seen.clear()
-        self._each_parameter(Kind.PARAM)
+        self._before = self._record(Kind.PARAM).written
         note = partial(self.hyperparameters.of_modules, self._context.number or 0)
         self._context.guard.recording("the modules' numbers", note)
 
@@ -129,12 +129,19 @@ class Update:
             )
         self.by_hand |= not self._optimizers and self._weights.has_any
         if self._updated or self.by_hand:
-            self._each_parameter(Kind.OPTIMIZER, parameters)
-            self._each_parameter(Kind.PARAM_AFTER, parameters)
-            self._context.recorder.flush()
-            before, after = self._before, self._after
-            if all(name in before and before[name].xxh3 == after[name].xxh3 for name in after):
-                self._note("no parameter was changed inside tracer.step()")
+            self._record(Kind.OPTIMIZER, parameters)
+            after = self._record(Kind.PARAM_AFTER, parameters).written
+            recorder, step = self._context.recorder, f"step {self._context.number}: "
+            if not recorder.is_muted:
+                recorder.when_written(partial(self._note_unchanged, step, self._before, after))
+
+    def _note_unchanged(
+        self, step: str, before: Sequence[Written], after: Sequence[Written]
+    ) -> None:
+        known, found = (dict(chain(*(w.checksums().items() for w in s))) for s in (before, after))
+        is_known = bool(found) and None not in found.values()  # and nothing of it was lost
+        if is_known and found == known:
+            self._context.notes.append(f"{step}no parameter was changed inside tracer.step()")
 
     def _note_number(self, name: str, value: object) -> None:
         note = partial(self.hyperparameters.of_step, self._context.number or 0, name, value)
@@ -218,19 +225,17 @@ class Update:
 
         All are reduced by then.
         """
-        for parameter in self._context.adapter.parameters() if parameters is None else parameters:
-            key = (parameter.module, parameter.name)
-            if key not in self._taken and self._each_parameter(Kind.MAIN_GRAD, [parameter]):
-                self._taken.add(key)
+        parameters = self._context.adapter.parameters() if parameters is None else parameters
+        left = [p for p in parameters if (p.module, p.name) not in self._taken]
+        self._taken |= self._record(Kind.MAIN_GRAD, left).names
 
     def _give_gradients(self, parameters: Iterable[Parameter] | None = None) -> None:
         """Record gradients as clipping left them, once a step, before their optimizer's step."""
-        for parameter in self._context.adapter.parameters() if parameters is None else parameters:
-            key = (parameter.module, parameter.name)
-            if key not in self._given:
-                self._given.add(key)
-                if self._clipping.happened:
-                    self._each_parameter(Kind.CLIPPED_GRAD, [parameter])
+        parameters = self._context.adapter.parameters() if parameters is None else parameters
+        left = [p for p in parameters if (p.module, p.name) not in self._given]
+        self._given |= {(p.module, p.name) for p in left}
+        if self._clipping.happened:
+            self._record(Kind.CLIPPED_GRAD, left)
 
     def _note_unseen(self, parameters: Iterable[Parameter]) -> None:
         unseen = [
@@ -245,7 +250,7 @@ class Update:
             )
 
     def _after_reduction(self, parameters: Sequence[Parameter]) -> None:
-        self._each_parameter(Kind.REDUCED_GRAD, parameters)
+        self._record(Kind.REDUCED_GRAD, parameters)
 
     def _before_reduction(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._context.guard.recording(
@@ -266,35 +271,3 @@ class Update:
                 layout = layout or adapter.local_gradient_layout(p.module, p.name)
                 # An object of its own: the reduction changes it in place, which it need not tell.
                 context.recorder.value(id_, gradient.detach(), layout=layout)
-
-    def _each_parameter(self, kind: Kind, parameters: Iterable[Parameter] | None = None) -> int:
-        """How many tensors of this kind there were to record."""
-        found = 0
-        if self._context.number is None:
-            return found
-        adapter = self._context.adapter
-        for parameter in adapter.parameters() if parameters is None else parameters:
-            where = self._context.id(parameter.module, kind, parameter.name)
-            take = partial(self._take, kind, parameter)
-            found += self._context.guard.recording(where, take) or 0
-        return found
-
-    def _take(self, kind: Kind, parameter: Parameter) -> int:
-        found = 0
-        for part in self._context.adapter.parts(kind, parameter):
-            found += 1
-            id_ = self._context.id(parameter.module, kind, part.slot)
-            layout = annotated_layout(parameter.tensor, part.tensor) or part.layout
-            sent = self._context.recorder.value(id_, part.tensor, layout=layout)
-            if sent is not None:
-                self._remember(id_, sent)
-            if self._overwriter is not None:
-                self._overwriter.fill(id_, part.tensor, noisy=kind in _MADE_NOISY, layout=layout)
-        if self._overwriter is not None:
-            self._context.adapter.filled(kind, parameter)
-        return found
-
-    def _remember(self, id_: TensorId, sent: Sent) -> None:
-        if id_.kind in (Kind.PARAM, Kind.PARAM_AFTER):
-            times = self._before if id_.kind is Kind.PARAM else self._after
-            times[id_.module, id_.slot] = sent

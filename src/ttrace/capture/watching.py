@@ -43,9 +43,10 @@ class Watching:
         if boundary is None:
             return tensor
         record_at(context, call, kind, boundary, tensor)
-        backward = boundary_of(context.adapter, call.module, GRADIENT_OF[kind], slot, tensor)
-        if _expects_gradient(tensor) and backward is not None:
-            self._watch(call, GRADIENT_OF[kind], backward, tensor, made)
+        if _expects_gradient(tensor):
+            backward = boundary_of(context.adapter, call.module, GRADIENT_OF[kind], slot, tensor)
+            if backward is not None:
+                self._watch(call, GRADIENT_OF[kind], backward, tensor, made)
         return tensor
 
     def end(self) -> None:
@@ -110,30 +111,31 @@ class Watching:
             self._repeated.add(gradient)
         else:
             arrivals.expect(gradient)
-
-        def arrived(grad: torch.Tensor | None) -> torch.Tensor | None:
-            if grad is None:  # of an operator with several outputs, of which this one is not used
-                arrivals.settle(gradient)
-                return None
-            noisy = context.recording(id_, lambda: self._arrived(id_, call, boundary, grad))
-            return None if noisy is None else with_graph_of(grad, noisy)
-
-        hook = Hook(context.guard, id_, arrived)
+        hook = Hook(context.guard, id_, Watching._arrived, self, gradient, call, boundary)
         self._handles.setdefault(gradient, []).append(made.register_hook(hook))
 
     def _arrived(
-        self, id_: TensorId, call: Call, boundary: BoundarySpec, grad: torch.Tensor
+        self, gradient: Gradient, call: Call, boundary: BoundarySpec, grad: torch.Tensor | None
     ) -> torch.Tensor | None:
         """The gradient that goes on instead; None leaves it as it is."""
-        context, gradient = self._context, (id_, call.microbatch)
-        context.calls.arrive(call)
-        arrivals = context.arrivals
-        if arrivals.came(gradient) and (
-            gradient in self._repeated or context.adapter.is_weight_pass()
-        ):
+        context = self._context
+        if grad is None:  # of an operator with several outputs, of which this one is not used
+            context.arrivals.settle(gradient)
             return None
-        if arrivals.came_by(gradient, context.calls.backward):
-            raise RuntimeError("its gradient arrived twice; only the first is kept")
+        noisy = context.recording(gradient[0], self._record, gradient, call, boundary, grad)
+        return None if noisy is None else with_graph_of(grad, noisy)
+
+    def _record(
+        self, gradient: Gradient, call: Call, boundary: BoundarySpec, grad: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The same, of a gradient that is there."""
+        context = self._context
+        context.calls.arrive(call)
+        if context.arrivals.came(gradient):
+            if gradient in self._repeated or context.adapter.is_weight_pass():
+                return None
+            if context.arrivals.came_by(gradient, context.calls.backward):
+                raise RuntimeError("its gradient arrived twice; only the first is kept")
         id_ = context.id_arrived(gradient)
         noisy = None
         if self._noise is not None:
@@ -148,6 +150,9 @@ def _expects_gradient(tensor: torch.Tensor) -> bool:
 
     A view made without autograd says that it requires a gradient when its base does, but gets none.
     """
-    base = tensor._base  # noqa: SLF001  (no public way to ask)
-    detached_view = tensor.is_leaf and base is not None and base.requires_grad
-    return tensor.requires_grad and not detached_view and not isinstance(tensor, nn.Parameter)
+    if not tensor.requires_grad:
+        return False
+    if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
+        return False
+    base = tensor._base if tensor.is_leaf else None  # noqa: SLF001  (no public way to ask)
+    return base is None or not base.requires_grad

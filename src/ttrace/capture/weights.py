@@ -7,9 +7,10 @@ looked up in a pre-hook that runs after the framework's. Tied parameters go by t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,18 +18,20 @@ from torch import nn
 from ttrace.adapters.leaves import own_parameters
 from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.calls import BackwardPass
-from ttrace.capture.context import StepContext
+from ttrace.capture.context import StepContext, outside_autograd
 from ttrace.capture.guard import Handles, Hook, module_hook
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 
 Name = tuple[str, str]  # module, parameter
+_Modules = tuple[tuple[str, nn.Module], ...]
 
 
 @dataclass(slots=True)
 class _Sum:
     """The parts that arrived so far of one gradient, summed."""
 
+    id: TensorId  # by the first backward pass
     local: torch.Tensor
     layout: Layout | None
     sequence: int
@@ -42,24 +45,25 @@ class WeightHooks:
         self._names: dict[Name, Name] = {}
         # Parameters instead of which modules compute with other tensors: names, by module.
         self._elsewhere: dict[str, list[str]] = defaultdict(list)
-        self._idle: set[int] = set()
-        self._watched: dict[int, torch.Tensor] = {}  # kept alive, so that an id has one owner
-        self._uses: Counter[tuple[Name, int]] = Counter()
+        # Watched, or with nothing to watch; kept alive, so that an id has one owner.
+        self._known: dict[int, torch.Tensor] = {}
+        self._uses: dict[tuple[Name, int], int] = {}  # how many, by microbatch
         self._sums: dict[tuple[Name, int], _Sum] = {}
         self._came: dict[tuple[Name, int], list[BackwardPass]] = {}  # by which each came
         self._seen: set[Name] = set()
         self._leaf_handles = Handles()
         modules = list(context.adapter.modules())
         for path, module in modules:
-            look = self._pre_hook(path, _below(path, modules))
-            hook = module_hook(context.guard, f"the parameters of {path}", look)
+            where = f"the parameters of {path}"
+            meet = partial(self._meet, where, path, _below(path, modules))
+            hook = module_hook(context.guard, where, meet)
             context.guard.handles.add(module.register_forward_pre_hook(hook))
 
     def begin(self) -> None:
         adapter = self._context.adapter
         parameters = list(adapter.parameters())
         first = {id(p.tensor): (p.module, p.name) for p in parameters if p.computes}
-        self._idle = {id(p.tensor) for p in parameters if not p.computes}
+        self._known = {id(p.tensor): p.tensor for p in parameters if not p.computes}
         self._names = {
             (path, name): first[id(parameter)]
             for path, module in adapter.modules()
@@ -81,7 +85,7 @@ class WeightHooks:
 
     def end(self) -> None:
         self._leaf_handles.remove()
-        self._watched.clear()
+        self._known.clear()
         self._uses.clear()
         self._sums.clear()
         self._came.clear()
@@ -96,47 +100,49 @@ class WeightHooks:
         """Whether a gradient of any parameter was recorded in this step."""
         return bool(self._seen)
 
-    def _pre_hook(self, path: str, below: Sequence[tuple[str, nn.Module]]) -> Callable[..., None]:
-        def pre(module: nn.Module, *_: object) -> None:
-            if self._context.number is not None:
-                where = f"the parameters of {path}"
-                self._context.guard.recording(where, lambda: look(module))
+    def _meet(self, where: str, path: str, below: _Modules, module: nn.Module, _: object) -> None:
+        if self._context.number is not None:
+            self._context.guard.recording(where, self._look, path, below, module)
 
-        def look(module: nn.Module) -> None:
-            is_recomputed = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way)
-            call = self._context.calls.current()
-            if call is not None and not call.at.apart and not is_recomputed:
-                for name in module._parameters:  # noqa: SLF001
-                    self._uses[self._first_name(path, name), call.microbatch] += 1
-            # Parents use the parameters of modules that they never call: nn.MultiheadAttention.
-            for inner_path, inner in below:
-                for name, parameter in own_parameters(inner):
+    def _look(self, path: str, below: _Modules, module: nn.Module) -> None:
+        is_recomputed = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way)
+        if not is_recomputed and module._parameters:  # noqa: SLF001
+            self._count_uses(path, module)
+        # Parents use the parameters of modules that they never call: nn.MultiheadAttention.
+        known = self._known
+        for inner_path, inner in below:
+            for name, parameter in inner._parameters.items():  # noqa: SLF001
+                if parameter is not None and id(parameter) not in known:
                     self._watch(self._first_name(inner_path, name), parameter)
-            for name in self._elsewhere[path]:
-                self._watch((path, name), getattr(module, name))
+        for name in self._elsewhere.get(path, ()):
+            self._watch((path, name), getattr(module, name))
 
-        return pre
+    def _count_uses(self, path: str, module: nn.Module) -> None:
+        call = self._context.calls.current()
+        if call is not None and not call.at.apart:
+            for name in module._parameters:  # noqa: SLF001
+                use = self._first_name(path, name), call.microbatch
+                self._uses[use] = self._uses.get(use, 0) + 1
 
     def _first_name(self, path: str, name: str) -> Name:
         return self._names.get((path, name), (path, name))
 
     def _watch(self, name: Name, parameter: torch.Tensor) -> None:
-        known = id(parameter) in self._watched or id(parameter) in self._idle
-        if known or not parameter.requires_grad:
+        if id(parameter) in self._known or not parameter.requires_grad:
             return
-        self._watched[id(parameter)] = parameter
-
-        def arrived(grad: torch.Tensor) -> None:
-            if self._context.number is not None:
-                where = self._context.id(name[0], Kind.GRAD, name[1])
-                with torch.no_grad():
-                    known = annotated_layout(parameter, grad)
-                    self._context.guard.recording(where, lambda: self._arrived(name, grad, known))
-
-        hook = Hook(self._context.guard, f"the hook of parameter {'.'.join(name)}", arrived)
+        self._known[id(parameter)] = parameter
+        where = f"the hook of parameter {'.'.join(name)}"
+        hook = Hook(self._context.guard, where, WeightHooks._arrived, self, name, parameter)
         self._leaf_handles.add(parameter.register_hook(hook))
 
-    def _arrived(self, name: Name, grad: torch.Tensor, known: Layout | None) -> None:
+    def _arrived(self, name: Name, parameter: torch.Tensor, grad: torch.Tensor) -> None:
+        context = self._context
+        if context.number is not None:
+            id_ = context.id(name[0], Kind.GRAD, name[1])
+            known = annotated_layout(parameter, grad)
+            outside_autograd(context.guard.recording, id_, self._take, id_, name, grad, known)
+
+    def _take(self, id_: TensorId, name: Name, grad: torch.Tensor, known: Layout | None) -> None:
         context = self._context
         microbatch = context.adapter.backward_microbatch()
         if microbatch is None:
@@ -146,11 +152,13 @@ class WeightHooks:
             raise RuntimeError("its gradient arrived twice; only the first is kept")
         local, layout = context.adapter.to_local(grad)
         layout = known or layout or context.adapter.local_gradient_layout(*name)
-        if self._uses[key] <= 1:
-            self._write(name, microbatch, _Sum(grad, layout, context.recorder.next_sequence()))
+        if self._uses.get(key, 0) <= 1:
+            whole = _Sum(id_, grad, layout, context.recorder.next_sequence())
+            self._write(name, microbatch, whole)
         elif key not in self._sums:
             # Reentrant checkpointing runs a backward pass for every region: each brings its part.
-            self._sums[key] = _Sum(local.clone(), layout, context.recorder.next_sequence())
+            next_sequence = context.recorder.next_sequence()
+            self._sums[key] = _Sum(id_, local.clone(), layout, next_sequence)
         elif self._sums[key].layout != layout:
             raise RuntimeError("its parts have different layouts; only the first is kept")
         else:
@@ -162,7 +170,7 @@ class WeightHooks:
         passes.append(self._context.calls.backward)
         self._seen.add(name)
         self._context.recorder.value(
-            self._context.id(name[0], Kind.GRAD, name[1], turn=turn),
+            replace(found.id, turn=turn) if turn else found.id,
             found.local,
             microbatch=microbatch,
             layout=found.layout,
@@ -170,9 +178,7 @@ class WeightHooks:
         )
 
 
-def _below(
-    path: str, modules: Sequence[tuple[str, nn.Module]]
-) -> tuple[tuple[str, nn.Module], ...]:
+def _below(path: str, modules: Sequence[tuple[str, nn.Module]]) -> _Modules:
     """The module itself and everything inside it."""
     prefix = f"{path}." if path else ""
     return tuple(

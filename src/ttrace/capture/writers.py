@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from queue import SimpleQueue
-from typing import NamedTuple
 
 import xxhash
 
@@ -23,18 +22,25 @@ from ttrace.capture.pages import write_page
 from ttrace.core.record import Record
 from ttrace.trace.writer import TraceWriter
 
+# Measured on an H200: threads that share one interpreter wait for it between chunks, so that 12 of
+# them hash 26 GB/s in chunks of 1 MiB, and 36 GB/s where they take what comes in one.
+_SHARED_CHUNK_BYTES = 1 << 26
+
 
 class Writers:
     """The threads of one step."""
 
-    def __init__(self, writer: TraceWriter) -> None:
+    def __init__(self, writer: TraceWriter, is_turn: Callable[[], bool] = lambda: True) -> None:
+        """`is_turn`: whether all lines of the step before are in the journal."""
         self.lost: list[Unwritten] = []
         self.is_broken = False
         self._writer = writer
+        self._is_turn = is_turn
         self._threads: list[threading.Thread] = []
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._waiting: deque[Item] = deque()  # for their lines, in order
         self._turn = threading.Condition()
+        self._pause = _go_on
 
     def start(self, count: int) -> bool:
         """Have so many threads; False where there is none: a process that ends starts no more."""
@@ -66,8 +72,12 @@ class Writers:
         self._waiting.append(item)
         self._settle(item)
 
-    def end(self) -> None:
-        """Return when all is in the trace, or lost; no thread is left then."""
+    def end(self, pause: Callable[[], None] | None = None) -> None:
+        """Return when all is in the trace, or lost; no thread is left then.
+
+        All of the step before is there. `pause` is called again and again.
+        """
+        self._pause = pause or _go_on
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -77,9 +87,12 @@ class Writers:
             if not (item.is_done or item.sent.is_late or self.is_broken):
                 self._settle(item)
         if self._waiting and not self.is_broken:
-            write_page([item for item in self._waiting if not item.is_done], self._writer)
+            late = [item for item in self._waiting if not item.is_done]
+            write_page(late, self._writer, self._pause)
             self._end_lines(self._waiting)
-            self._waiting.clear()
+        for item in self._waiting:  # lost after a fault, and nobody is to wait for it
+            item.sent.is_settled = True
+        self._waiting.clear()
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -103,7 +116,7 @@ class Writers:
         with self._turn:
             item.sent.is_settled = item.is_done = True
             ready = []
-            while self._waiting and self._waiting[0].is_done:
+            while self._waiting and self._waiting[0].is_done and self._is_turn():
                 ready.append(self._waiting.popleft())
             self._end_lines(ready)
             self._turn.notify_all()
@@ -123,7 +136,11 @@ class Writers:
 
     def _note(self, items: Sequence[Item]) -> None:
         try:
-            self._writer.note(*(record for item in items if (record := item.sent.record)))
+            lines: list[str] = []
+            for item in items:
+                lines += item.lines()
+                self._pause()
+            self._writer.note_lines(*lines)
         except Exception as error:  # noqa: BLE001  (the recorder tells it)
             if len(items) > 1 and not isinstance(error, OSError):
                 for item in items:  # one of them cannot be written
@@ -135,7 +152,7 @@ class Writers:
 
     def _lose(self, item: Item, error: Exception) -> None:
         item.sent.record = None
-        self.lost.append(Unwritten(str(item.record.id), error))
+        self.lost.append(Unwritten(item.name, error))
         self.is_broken |= isinstance(error, OSError)
 
     def _stored(self, item: Item) -> Record:
@@ -149,40 +166,45 @@ class Writers:
             return self._placed(item, parts, item.size_bytes)
 
     def _placed(self, item: Item, parts: Iterator[memoryview], size_bytes: int) -> Record:
-        again = None if item.repeat is None else self._again(item.repeat, size_bytes)
-        if again is not None:
+        if item.repeat is not None:
             first = next(parts, memoryview(b""))
-            if first.nbytes == size_bytes and xxhash.xxh3_64_hexdigest(first) == again.xxh3:
-                return again.record
+            if first.nbytes == size_bytes:
+                again = self._again(item.repeat, xxhash.xxh3_64_hexdigest(first), size_bytes)
+                if again is not None:
+                    return again
             parts = chain((first,), parts)
         reserved = self._writer.reserve(size_bytes)
+        chunks = {"chunk_bytes": _SHARED_CHUNK_BYTES} if len(self._threads) > 1 else {}
         try:
             for data in parts:
-                reserved.write(data)
+                reserved.write(data, **chunks)
             if not reserved.is_whole:
                 raise ValueError(f"only a part of the {size_bytes} bytes came")
-            if again is None or reserved.xxh3 != again.xxh3:
+            again = None
+            if item.repeat is not None:  # it was too large to be known before it was written
+                again = self._again(item.repeat, reserved.xxh3, size_bytes)
+            if again is None:
                 return self._writer.keep(item.record, reserved)
         except BaseException:
             self._writer.give_back(reserved)
             raise
-        self._writer.give_back(reserved)  # it was too large to be known before it was written
-        return again.record
+        self._writer.give_back(reserved)
+        return again
 
-    def _again(self, repeat: Repeat, size_bytes: int) -> _Again | None:
+    def _again(self, repeat: Repeat, xxh3: str, size_bytes: int) -> Record | None:
+        """Its record, if these are the bytes of the one before.
+
+        That is waited for only when these are hashed: another thread does it at the same time.
+        """
         with self._turn:
             while not (repeat.of.is_settled or repeat.of.is_late or self.is_broken):
                 self._turn.wait(LOOKS_S)
         before = repeat.of.record
-        record = None if before is None else repeat.record(before)
-        at = None if record is None else record.location
-        if record is None or at is None or at.size_bytes != size_bytes:
+        at = None if before is None else before.location
+        if before is None or at is None or (at.size_bytes, at.xxh3) != (size_bytes, xxh3):
             return None
-        return _Again(record, at.xxh3)
+        return repeat.record(before)
 
 
-class _Again(NamedTuple):
-    """The record of a repeated tensor, if its bytes have this checksum."""
-
-    record: Record
-    xxh3: str
+def _go_on() -> None:
+    """No pause."""

@@ -1,4 +1,4 @@
-"""The command line: demo, doctor, diff, isolate, run, watch, plan, check, report,
+"""The command line: demo, doctor, diff, isolate, whatif, run, watch, plan, check, report,
 compare-reports, accept, show, export, skill.
 
 Exit codes, of all commands:
@@ -22,12 +22,15 @@ from typing import NoReturn
 import typer
 
 from ttrace.cli.advice import doctor, skill
+from ttrace.cli.demo import demo
+from ttrace.cli.plan import plan
 from ttrace.cli.results import accept, check, compare_reports, report
-from ttrace.cli.runs import demo, diff, isolate, run
+from ttrace.cli.runs import diff, isolate, run
 from ttrace.cli.screen import say, say_error, take_any_text
-from ttrace.cli.traces import export, plan, show
+from ttrace.cli.traces import export, show
 from ttrace.cli.watch import watch
-from ttrace.errors import CannotCompare, CommandFailed, TraceError, TTraceError
+from ttrace.cli.whatif import whatif
+from ttrace.errors import CannotCompare, CommandFailed, TraceError, TTraceError, WorkerLost
 
 _UNDECIDED = 2
 _FAULT = 3
@@ -49,12 +52,13 @@ app.command(
 )(doctor)
 app.command(short_help="Run reference and candidate with tracing on, then compare.")(diff)
 app.command(short_help="The same with every module isolated: smaller errors show.")(isolate)
+app.command(short_help="Modules in high precision: which carry the loss gap.")(whatif)
 app.command(context_settings={"ignore_unknown_options": True})(run)
 app.command(
     short_help="Run to the end, and say when replicas differ.",
     context_settings={"ignore_unknown_options": True},
 )(watch)
-app.command(short_help="Write the plans of an isolated run.")(plan)
+app.command(short_help="Plans of an isolated run; --estimate: what runs cost.")(plan)
 app.command()(check)
 app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(report)
 app.command(short_help="What a fix changed, of two results.")(compare_reports)
@@ -90,7 +94,7 @@ def _call() -> int:
         shown = io.StringIO()
         error.show(shown)  # type: ignore[attr-defined]
         say(*shown.getvalue().rstrip("\n").split("\n"), stderr=True)
-    except (TraceError, CannotCompare, CommandFailed) as error:
+    except (TraceError, CannotCompare, CommandFailed, WorkerLost) as error:
         say_error(error)
         return _UNDECIDED
     except (TTraceError, OSError) as error:

@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from ttrace.report.forms import FORMS
+from ttrace.trace.store import local_path
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def _bytes(text: str) -> int:
+def as_size(text: str) -> int:
     """20GB as a number."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)B?", text.strip().upper())
     if match is None:
@@ -22,8 +23,11 @@ def _bytes(text: str) -> int:
 
 
 Json = Annotated[str | None, typer.Option("--json", metavar="FILE", help=FORMS["json"].help)]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help=FORMS["html"].help)]
-Out = Annotated[Path | None, typer.Option(help="Folder for traces and result.")]
+Html = Annotated[str | None, typer.Option("--html", metavar="FILE", help=FORMS["html"].help)]
+Out = Annotated[
+    Path | None,
+    typer.Option(parser=local_path, metavar="PATH", help="Folder for traces and result."),
+]
 Accept = Annotated[
     Path | None, typer.Option("--accept", metavar="FILE", help="TOML list of what may differ.")
 ]
@@ -62,11 +66,30 @@ MaxBytes = Annotated[
     int | None,
     typer.Option(
         metavar="SIZE",
-        parser=_bytes,
+        parser=as_size,
         help="What the trace of all ranks may take on disk, such as 20GB.",
     ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds after which a command is stopped.")]
+RunsElsewhere = Annotated[
+    bool | None,
+    typer.Option(
+        "--elsewhere/--no-elsewhere",
+        help="Ranks run elsewhere, and the command may end before them: wait for their traces. "
+        "Without this, sbatch, kubectl apply and ray job submit --no-wait are recognised.",
+    ),
+]
+QueueTimeout = Annotated[
+    float,
+    typer.Option(min=0.1, help="Seconds after which a rank elsewhere must have begun."),
+]
+Stop = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Shell command that ends what runs elsewhere; it reads what the command wrote.",
+    ),
+]
 OtherKernels = Annotated[
     bool,
     typer.Option("--other-kernels", help="Noise as between kernels of two kinds of devices."),
@@ -87,10 +110,41 @@ SplitReductions = Annotated[
 PerturbedRuns = Annotated[
     int, typer.Option("--perturbed-runs", min=1, help="How many perturbed references to run.")
 ]
+RepeatReference = Annotated[
+    bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
+]
+IsolateFailures = Annotated[
+    bool, typer.Option(help="After a failure, name the root cause (3 more runs).")
+]
 Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
         help="Fail also what is borderline, or differs inside a module without an effect.",
     ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many processes measure; all cores where there is much to read."),
+]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Who measures: serial, processes, ray[:ADDRESS], or another."
+    ),
+]
+SampleRanks = Annotated[
+    bool,
+    typer.Option(
+        "--sample-ranks",
+        help="Read no more ranks than hold every part of every tensor; compare no replicas.",
+    ),
+]
+WorkerShare = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Measure the I-th of N shares into --parts, and no more."),
+]
+PartsFolder = Annotated[
+    Path | None,
+    typer.Option("--parts", metavar="FOLDER", help="What workers measured: go on from there."),
 ]

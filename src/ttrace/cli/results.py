@@ -7,11 +7,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from ttrace.cli.options import Accept, Html, Json
+from ttrace.cli.options import (
+    Accept,
+    EngineName,
+    Html,
+    Json,
+    PartsFolder,
+    SampleRanks,
+    Workers,
+    WorkerShare,
+)
 from ttrace.cli.screen import comparing, finish, open_console, say, write_json
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import Strength
@@ -22,13 +31,13 @@ from ttrace.report.numbers import filled, times
 
 
 def check(
-    reference: Annotated[Path, typer.Argument(help="Trace of the trusted run.")],
-    candidate: Annotated[Path, typer.Argument(help="Trace of the run to test.")],
+    reference: Annotated[str, typer.Argument(help="Trace of the trusted run, or its URL.")],
+    candidate: Annotated[str, typer.Argument(help="Trace of the run to test, or its URL.")],
     perturbed: Annotated[
-        list[Path] | None, typer.Option(help="Trace of the reference with noise; may be repeated.")
+        list[str] | None, typer.Option(help="Trace of the reference with noise; may be repeated.")
     ] = None,
     repeated: Annotated[
-        Path | None, typer.Option(help="The reference recorded once more, without noise.")
+        str | None, typer.Option(help="The reference recorded once more, without noise.")
     ] = None,
     isolated: Annotated[
         Path | None,
@@ -36,11 +45,11 @@ def check(
             metavar="FOLDER", help="Plans by which the candidate ran; judge it as isolated."
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="How many processes measure.")] = 1,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Who measures instead, of an installed package."),
-    ] = None,
+    workers: Workers = None,
+    engine: EngineName = None,
+    worker: WorkerShare = None,
+    parts: PartsFolder = None,
+    sample_ranks: SampleRanks = False,  # noqa: FBT002
     accept: Accept = None,
     html: Html = None,
     json_file: Json = None,
@@ -57,7 +66,11 @@ def check(
     measures, entries = find_engine(engine, workers), acceptances(accept)
     with comparing() as progress:
         how: dict[str, Any] = {"perturbed": noise, "progress": progress, "engine": measures}
-        how["accept"] = entries
+        how["sample_ranks"] = sample_ranks
+        if worker is not None:
+            _require_no_result(html, json_file)
+            _measure_part(worker, parts, traces, plans=isolated, repeated=repeated, **how)
+        how |= {"accept": entries, "parts": parts}
         if isolated is None:
             result = check_plain(*traces, repeated=repeated, **how)
         else:
@@ -68,8 +81,29 @@ def check(
     finish(result, None, html, json_file)
 
 
+def _require_no_result(html: str | None, json_file: str | None) -> None:
+    given = [name for name, file in (("--html", html), ("--json", json_file)) if file is not None]
+    if given:
+        raise UsageError(
+            f"a worker measures its share and has no result: give {' and '.join(given)} to the "
+            "check that has --parts and no --worker"
+        )
+
+
+def _measure_part(worker: str, parts: Path | None, traces: tuple[str, str], **how: Any) -> NoReturn:
+    from ttrace.analysis.measuring import measure_part
+    from ttrace.analysis.part_file import StaticWorker
+
+    found = StaticWorker.parse(worker)
+    if parts is None:
+        raise UsageError(f"--worker {found} needs --parts FOLDER: where its part is written")
+    file = measure_part(*traces, worker=found, parts=parts, **how)
+    say(f"worker {found} measured its share into {file}")
+    raise typer.Exit(0)
+
+
 def report(
-    result: Annotated[Path, typer.Argument(help="A result.json.")],
+    result: Annotated[str, typer.Argument(help="A result.json.")],
     form: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,7 +111,7 @@ def report(
             help="Write a form of an installed package, or just NAME where it prints; repeatable.",
         ),
     ] = None,
-    **chosen: Path | bool | None,
+    **chosen: str | bool | None,
 ) -> None:
     """Make any form of report from a result; without options, print it."""
     options = {name: target for name, target in chosen.items() if target}
@@ -93,8 +127,8 @@ def report(
 
 
 def compare_reports(
-    before: Annotated[Path, typer.Argument(help="The result.json before a fix.")],
-    after: Annotated[Path, typer.Argument(help="The result.json after it.")],
+    before: Annotated[str, typer.Argument(help="The result.json before a fix.")],
+    after: Annotated[str, typer.Argument(help="The result.json after it.")],
     json_file: Json = None,
 ) -> None:
     """What a fix changed: root causes and tensors that are gone, remain or are new."""
@@ -111,7 +145,7 @@ def compare_reports(
 
 
 def accept(
-    result: Annotated[Path, typer.Argument(help="A result.json.")],
+    result: Annotated[str, typer.Argument(help="A result.json.")],
     tensor: Annotated[str, typer.Argument(help="Id of a tensor, or a pattern of ids.")],
     reason: Annotated[str, typer.Option(help="Why it may differ.")],
     file: Annotated[Path, typer.Option(help="The TOML list to add it to.")] = Path("accept.toml"),
@@ -146,7 +180,7 @@ def _with_an_option_for_every_form(command: Callable[..., None]) -> inspect.Sign
             inspect.Parameter.KEYWORD_ONLY,
             default=None if each.target else False,
             annotation=Annotated[
-                Path | None if each.target else bool,
+                str | None if each.target else bool,
                 typer.Option(f"--{each.name}", metavar=each.target or None, help=each.help),
             ],
         )

@@ -1,9 +1,8 @@
-"""Commands that run something with tracing on: demo, diff, isolate, run."""
+"""Commands that run something with tracing on: diff, isolate, run."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from ttrace.cli.options import (
     CaptureName,
     Every,
     Html,
+    IsolateFailures,
     Json,
     MaxBytes,
     NoiseSeed,
@@ -25,19 +25,24 @@ from ttrace.cli.options import (
     PayloadName,
     PerturbedRuns,
     PlanFolder,
+    QueueTimeout,
     Reference,
+    RepeatReference,
     Resume,
+    RunsElsewhere,
     RunToEnd,
     Shared,
     Skip,
     SplitReductions,
     Steps,
+    Stop,
     Strict,
     Tap,
     Timeout,
 )
-from ttrace.cli.screen import finish, say, stamped_folder, waiting, write_json
-from ttrace.errors import CommandFailed, UsageError
+from ttrace.cli.screen import finish, say, stamped_folder, write_json
+from ttrace.cli.telling import hearing, telling
+from ttrace.errors import CommandFailed
 from ttrace.lab.launch import prepare_folder
 from ttrace.report.numbers import counted, filled
 
@@ -49,40 +54,6 @@ if TYPE_CHECKING:
 _SHARED = "; if other launchers run the missing ranks, give --shared to each of them"
 
 
-def demo(
-    bug: Annotated[str | None, typer.Option(help="Plant this bug in the candidate.")] = None,
-    list_bugs: Annotated[bool, typer.Option("--list-bugs", help="Show the bugs and exit.")] = False,  # noqa: FBT002
-    out: Out = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda; all ranks share one.")] = "cpu",
-    html: Html = None,
-    json_file: Json = None,
-) -> None:
-    """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
-    from ttrace.demo.bugs import BUGS  # imports torch.distributed: not for every command
-
-    if list_bugs:
-        _print_bugs(BUGS, json_file)
-        return
-    names = [known.name for known in BUGS]
-    if bug is not None and bug not in names:
-        raise UsageError(
-            f"no bug is called {bug!r}; `ttrace demo --list-bugs` shows: {', '.join(names)}"
-        )
-    if dtype not in ("float32", "bfloat16"):
-        raise UsageError(f"--dtype must be float32 or bfloat16, found {dtype!r}")
-    if device not in ("cpu", "cuda"):
-        raise UsageError(f"--device must be cpu or cuda, found {device!r}")
-    script = [sys.executable, "-m", "ttrace.demo.train", "--dtype", dtype, "--device", device]
-    reference = [*script, "--microbatches", "1"]
-    candidate = [*script, "--dp", "2", "--tp", "2", "--microbatches", "2"]
-    if bug is not None:
-        candidate += ["--bug", bug]
-    with _experiment("demo", out, reference=reference, candidate=candidate) as experiment:
-        result = replace(experiment, timeout_seconds=300.0).diff()
-    finish(result, experiment.folder, html, json_file)
-
-
 def diff(
     reference: Reference,
     candidate: Candidate,
@@ -92,14 +63,13 @@ def diff(
     every: Every = 1,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
+    elsewhere: RunsElsewhere = None,
+    queue_timeout: QueueTimeout = 3600.0,
+    stop: Stop = None,
     perturbed_runs: PerturbedRuns = 1,
     split_reductions: SplitReductions = 1,
-    repeat_reference: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
-    ] = False,
-    isolate: Annotated[  # noqa: FBT002
-        bool, typer.Option(help="After a failure, name the root cause (3 more runs).")
-    ] = True,
+    repeat_reference: RepeatReference = False,  # noqa: FBT002
+    isolate: IsolateFailures = True,  # noqa: FBT002
     strict: Strict = False,  # noqa: FBT002
     capture: CaptureName = "full",
     accept: Accept = None,
@@ -109,8 +79,9 @@ def diff(
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
     from ttrace.analysis.accept import acceptances
     from ttrace.lab.captured import as_capture
+    from ttrace.lab.run import Elsewhere
 
-    with _experiment(
+    with shown_experiment(
         "diff",
         out,
         reference=reference,
@@ -120,6 +91,7 @@ def diff(
         every=every,
         runs_to_end=run_to_end,
         timeout_seconds=timeout,
+        elsewhere=Elsewhere(asked=elsewhere, queue_seconds=queue_timeout, stop=stop),
         perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
         repeats_reference=repeat_reference,
@@ -140,6 +112,9 @@ def isolate(
     every: Every = 1,
     run_to_end: RunToEnd = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
+    elsewhere: RunsElsewhere = None,
+    queue_timeout: QueueTimeout = 3600.0,
+    stop: Stop = None,
     perturbed_runs: PerturbedRuns = 1,
     split_reductions: SplitReductions = 1,
     strict: Strict = False,  # noqa: FBT002
@@ -149,8 +124,9 @@ def isolate(
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
     from ttrace.analysis.accept import acceptances
+    from ttrace.lab.run import Elsewhere
 
-    with _experiment(
+    with shown_experiment(
         "isolate",
         out,
         reference=reference,
@@ -160,6 +136,7 @@ def isolate(
         every=every,
         runs_to_end=run_to_end,
         timeout_seconds=timeout,
+        elsewhere=Elsewhere(asked=elsewhere, queue_seconds=queue_timeout, stop=stop),
         perturbed_runs=perturbed_runs,
         split_reductions=split_reductions,
         strict=strict,
@@ -171,7 +148,7 @@ def isolate(
 
 def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
-    out: Annotated[Path, typer.Option(help="Folder for the trace.")],
+    out: Annotated[str, typer.Option(help="Folder for the trace, or its URL.")],
     steps: Steps = 1,
     skip: Skip = 0,
     every: Every = 1,
@@ -186,18 +163,21 @@ def run(
     resume: Resume = False,  # noqa: FBT002
     shared: Shared = False,  # noqa: FBT002
     timeout: Timeout = 1800.0,
+    elsewhere: RunsElsewhere = None,
+    queue_timeout: QueueTimeout = 3600.0,
+    stop: Stop = None,
     json_file: Json = None,
 ) -> None:
     """Run one command with tracing on."""
     from ttrace.capture.settings import Settings
-    from ttrace.lab.launch import run_command
-    from ttrace.lab.run import TracedRun
+    from ttrace.lab.launch import prepare_place, run_command
+    from ttrace.lab.run import Elsewhere, TracedRun
     from ttrace.trace.plan import first_plan
 
     if plan is not None:
         first_plan(plan)
     settings = Settings(
-        folder=prepare_folder(out, shared=shared, resumed=resume),
+        folder=prepare_place(out, shared=shared, resumed=resume),
         steps=steps,
         skip=skip,
         every=every,
@@ -211,9 +191,10 @@ def run(
         payload=payload,
     )
     how: dict[str, Any] = {"timeout_seconds": timeout, "shared": shared, "to_end": run_to_end}
+    how |= {"elsewhere": Elsewhere(asked=elsewhere, queue_seconds=queue_timeout, stop=stop)}
     traced = TracedRun(name="traced", work=command, settings=settings, **how)
-    with waiting("running"):
-        run_command(traced, command)
+    with hearing("running") as tell:
+        run_command(replace(traced, tell=tell), command)
     _describe(traced, json_file)
 
 
@@ -226,10 +207,11 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
     from ttrace.core.plain import to_dict
     from ttrace.report.costs import cost_line
     from ttrace.trace.cost import cost_of
+    from ttrace.trace.files import files_of, rank_names
     from ttrace.trace.reader import Trace
 
     if run.shared:
-        found = sorted(path.name for path in run.folder.glob("rank-*"))
+        found = rank_names(files_of(run.folder))
         say(f"{counted(len(found), 'rank')} so far in {run.folder}", stderr=json_file == "-")
         write_json(json_file, {"trace": str(run.folder), "ranks": len(found)})
         return
@@ -254,7 +236,7 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
         raise CommandFailed(
             f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
             f"{unfinished}, {counted(len(faults), 'fault')}{': ' + faults[0] if faults else ''}; "
-            f"see {run.log}{_SHARED if trace.missing_ranks else ''}"
+            f"see {run.kept_log}{_SHARED if trace.missing_ranks else ''}"
         )
     if made < run.settings.steps:
         raise CommandFailed(
@@ -268,20 +250,11 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
 
 
 @contextmanager
-def _experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experiment]:
+def shown_experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experiment]:
     """An experiment whose runs and comparisons are shown on the screen while they last."""
-    from ttrace.cli.telling import telling
     from ttrace.lab.experiment import Experiment
     from ttrace.lab.local import LocalExecutor
 
     folder = prepare_folder(out or stamped_folder(name))
     with telling(LocalExecutor()) as told:
         yield Experiment(folder=folder, execute=told, progress=told.progress, **fields)
-
-
-def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
-    for bug in bugs:
-        say(f"{bug.name:<24} {bug.title} ({bug.origin})", stderr=json_file == "-")
-    write_json(
-        json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs]
-    )

@@ -36,18 +36,19 @@ from ttrace.report.html import render as render_page
 from ttrace.report.json_file import dumps, render
 from ttrace.report.terminal import print_check
 from ttrace.text import inert
+from ttrace.trace.store import place_of
 
 OUT_FOLDER = Path("ttrace-out")
 
 
 def finish(
-    result: CheckResult, folder: Path | None, html: Path | None, json_file: str | None
+    result: CheckResult, folder: Path | None, html: str | None, json_file: str | None
 ) -> NoReturn:
     """Write the result, its report and what else was asked for, print it, and exit by it."""
     result = replace(result, command=_command())
-    piped = str(html) == "-"
+    piped = html == "-"
     quiet = piped or json_file == "-"
-    pages = [] if html is None or piped else [html]
+    pages: list[Path | str] = [] if html is None or piped else [html]
     if folder is not None:
         _put(str(folder / "result.json"), render(result))
         pages.append(folder / "report.html")
@@ -100,7 +101,7 @@ def _put(target: str, text: str) -> None:
     if target == "-":
         write_whole(sys.stdout, text)
     else:
-        Path(target).write_text(text, encoding="utf-8")
+        place_of(target).write_text(text, encoding="utf-8")
 
 
 def stamped_folder(command: str) -> Path:
@@ -117,11 +118,12 @@ def stderr_is_terminal() -> bool:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner; what is yielded gives it other words."""
     columns = (SpinnerColumn(), _told("{task.description}"), TimeElapsedColumn())
     with _progress(*columns) as bar:
-        bar.add_task(inert(what), total=None)
-        yield
+        task = bar.add_task(inert(what), total=None)
+        yield lambda text: bar.update(task, description=inert(text))
 
 
 @contextmanager

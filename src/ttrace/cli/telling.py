@@ -1,11 +1,13 @@
 """What is said while runs and comparisons last: a spinner for a person, plain lines for a log.
 
+    run 3 of 3: perturbed reference: 3 of 8 ranks have ended
     run 3 of 3: perturbed reference, 12 s, 1.2 GB, hooks 54% of the step
     compared 394 tensors, 0.8 s
     run 4 of 6: isolated reference, 9.1 s, 1.2 GB, hooks 61% of the step
 
 Lines come when something has ended, one for each run and each comparison, on standard error: what
-is asked for stays alone on standard output. How many runs there will be may grow on the way.
+is asked for stays alone on standard output. How many runs there will be may grow on the way. Where
+ranks run elsewhere, a line says now and then how many have ended.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ttrace.cli.screen import comparing, say, stderr_is_terminal, waiting
 from ttrace.lab.run import Executor, TracedRun
@@ -26,6 +29,7 @@ _NAMES = {
     "perturbed": "perturbed reference",
     "repeated": "reference once more",
     "probe": "reference with an error put in",
+    "high": "candidate, in high precision:",
 }
 _WHERE = {
     "": "",
@@ -45,6 +49,19 @@ def telling(execute: Executor) -> Iterator[Telling]:
         told.end_comparison()
 
 
+@contextmanager
+def hearing(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner for a run that tells how far it is; where nobody looks at it, lines for a log."""
+    with waiting(what) as describe:
+
+        def tell(news: str) -> None:
+            describe(f"{what}: {news}")
+            if not stderr_is_terminal():
+                say(f"{what}: {news}", stderr=True)
+
+        yield tell
+
+
 class Telling:
     """An executor that says which run it is, of how many that are known of; and its progress."""
 
@@ -61,8 +78,8 @@ class Telling:
         what = f"run {self._runs} of {self._runs + run.then}: {spoken(run.name)}"
         start = time.monotonic()
         try:
-            with waiting(what):
-                self._execute(run)
+            with hearing(what) as tell:
+                self._execute(replace(run, tell=tell))
         except BaseException:
             _line(f"{what}, did not end well after", time.monotonic() - start)
             raise

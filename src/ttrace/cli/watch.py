@@ -11,6 +11,7 @@ from ttrace.cli.options import Json
 from ttrace.cli.screen import say, stamped_folder, waiting, write_json
 from ttrace.core.drift import Drift, SharedKind, in_words
 from ttrace.errors import CommandFailed
+from ttrace.trace.store import local_path
 
 
 def watch(
@@ -21,7 +22,10 @@ def watch(
         list[SharedKind] | None,
         typer.Option(help="Do not compare gradient, parameter or buffer; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for what is found.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=local_path, metavar="PATH", help="Folder for what is found."),
+    ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.1, help="Seconds after which the command is stopped.")
     ] = None,

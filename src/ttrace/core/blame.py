@@ -118,6 +118,14 @@ class Mistake(StrEnum):
     FACTOR_OF_EACH_PART = "factor_of_each_part"
     SAME_VECTOR_IN_EVERY_ROW = "same_vector_in_every_row"
     ROUNDED_LOWER = "rounded_lower"
+    NOT_QUANTISED = "not_quantised"
+    WRONG_SCALE = "wrong_scale"  # of codes that are right
+    WRONG_CODES = "wrong_codes"  # under scales that are right
+    OTHER_SCALE = "other_scale"  # quantised under it, and right by its grid
+    STALE_SCALE = "stale_scale"  # that of the step before
+    SCALE_OF_EACH_PART = "scale_of_each_part"  # where the reference has one for all
+    OTHER_CODES = "other_codes"  # of another format
+    OTHER_BLOCKS = "other_blocks"
     ONE_TERM_OF_A_SUM = "one_term_of_a_sum"  # a likeness: it cannot be undone
 
 
@@ -151,7 +159,8 @@ class Diagnosis:
     size: int = 0  # by what it was multiplied or divided
     sizes: tuple[str, ...] = ()  # what has that size: a mesh axis, "ranks", "microbatches"
     factors: tuple[PartFactor, ...] = ()
-    dtype: str = ""
+    dtype: str = ""  # in which it was made
+    reference_dtype: str = ""  # where that is known, too
     axes: tuple[str, ...] = ()  # of the mesh, along which it is
     sentence: str = ""
 

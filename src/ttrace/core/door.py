@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from typing import IO, Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 from ttrace.core.ids import TensorId
@@ -45,7 +45,12 @@ def parse_json(text: str | bytes) -> Any:
 def read_bounded(file: Path, most_bytes: int) -> bytes:
     """All of a file that may have so many bytes; OSError where it cannot be read."""
     with file.open("rb") as opened:
-        data = opened.read(most_bytes + 1)
+        return bounded(opened, most_bytes)
+
+
+def bounded(opened: IO[bytes], most_bytes: int) -> bytes:
+    """The same of a file that is open."""
+    data = opened.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise Refused(InWords(f"more than {most_bytes:,} bytes"), f"at most {most_bytes:,} bytes")
     return data

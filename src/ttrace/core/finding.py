@@ -22,6 +22,7 @@ class Finding(StrEnum):
     # passes
     EQUAL = "equal"
     REPLICAS_ROUNDED = "replicas_rounded"  # replicas differ, by no more than rounding
+    OVERFLOWED = "overflowed"  # in both, which left the step out
     SAME_ROWS = "same_rows"  # numbers of rows that each rank counts by itself
     # mismatch: the worst judgement and the statistics say how much and where
     CONSTANT_FACTOR = "constant_factor"  # nearly all of the error is one
@@ -32,6 +33,8 @@ class Finding(StrEnum):
     PLACE = "place"  # a row, slice or element
     NORM = "norm"
     TOKENS_MOVED = "tokens_moved"
+    LOWER_PRECISION = "lower_precision"  # than the reference's, whatever it is stored in
+    NOT_QUANTISED = "not_quantised"  # as the reference is
     TAKEN_AS_CHUNKS = "taken_as_chunks"  # parts of a parameter that nobody says how it is split
     # conflict, nonfinite
     REPLICAS_DISAGREE = "replicas_disagree"
@@ -72,6 +75,9 @@ class Topic(StrEnum):
     INFERRED_LAYOUTS = "inferred_layouts"
     FINGERPRINTS = "fingerprints"  # tensors of which no values were compared
     KEPT_TOGETHER = "kept_together"  # gradients that one run has only as part of others
+    COVERING_RANKS = "covering_ranks"  # the bytes of these alone were read
+    OTHER_REPLICAS = "other_replicas"  # on other ranks, which differ from what was read
+    LOWER_PRECISION = "lower_precision"  # than the reference's, as was asked for or may be
     LOSS_SCALE = "loss_scale"
     UNEQUAL_WEIGHTS = "unequal_weights"
     DETERMINISTIC = "deterministic"
@@ -102,6 +108,8 @@ class Specifics:
     gaps: tuple[str, ...] = ()  # the first parts that nobody holds
     problem: str = ""  # why pieces do not fit together
     fault: str = ""  # why the run that lacks it was not recorded whole
+    dtype: str = ""  # in which it was made
+    reference_dtype: str = ""
     told: str = ""  # the words of an older result file
 
 

@@ -126,7 +126,7 @@ _NAMES_KEPT = 1 << 14  # chosen: every module and slot of a large model
 _SHORT = {"t": "\t", "n": "\n", "r": "\r"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, init=False)
 class TensorId(HashedOnce):
     """One logical tensor of one training step.
 
@@ -145,6 +145,32 @@ class TensorId(HashedOnce):
     asked: bool = False
 
     __hash__ = HashedOnce.__hash__
+
+    def __init__(
+        self,
+        *,
+        step: int,
+        module: str,
+        kind: Kind,
+        slot: str = "",
+        call: int = 0,
+        apart: bool = False,
+        turn: int = 0,
+        asked: bool = False,
+    ) -> None:
+        """As a frozen dataclass has it, at half of its cost: a step makes thousands of ids."""
+        _set_step(self, step)
+        _set_module(self, module)
+        _set_kind(self, kind)
+        _set_slot(self, slot)
+        _set_call(self, call)
+        _set_apart(self, apart)
+        _set_turn(self, turn)
+        _set_asked(self, asked)
+
+    def _key(self) -> tuple[object, ...]:
+        named = self.step, self.module, self.kind, self.slot
+        return *named, self.call, self.apart, self.turn, self.asked
 
     def __str__(self) -> str:
         before, after = self.around_module
@@ -187,12 +213,18 @@ class TensorId(HashedOnce):
         )
 
 
+_set_step, _set_module, _set_kind, _set_slot, _set_call, _set_apart, _set_turn, _set_asked = (
+    getattr(TensorId, name).__set__ for name in TensorId.__slots__
+)
+
+
 def roots_of(paths: Iterable[str]) -> frozenset[str]:
     """The models among these modules: those that stand in no other."""
     known = frozenset(paths)
     return frozenset({""}) if "" in known else frozenset(root_of(path, known) for path in known)
 
 
+@functools.lru_cache(_NAMES_KEPT)
 def root_of(module: str, roots: frozenset[str]) -> str:
     """The model that a module stands in; the empty path where no other leads to it."""
     names = module.split(".")

@@ -14,16 +14,20 @@ from typing import Annotated
 
 MEMORY_BYTES = 16 << 30  # that check, show, report and diff keep under, for any input
 
-# Files. Measured: a check takes 13 times the bytes of the journals of all of its traces, of which
-# there are 4 at most, or few more; a value of Python takes up to ten times those of its JSON text.
+# Files. Measured: a check takes 13 times the bytes of those lines of journals that differ in more
+# than the place of bytes, and 0.1 times those of all; it has 4 traces at most, or few more. A value
+# of Python takes up to ten times the bytes of its JSON text.
 MANIFEST_BYTES = 64 << 20
 LINE_BYTES = 16 << 20  # of a journal
-JOURNALS_BYTES = 256 << 20  # of all ranks of a trace
+JOURNALS_BYTES = 8 << 30  # of all ranks of a trace
+EXAMPLES_BYTES = 256 << 20  # of their lines that differ in more than the place of bytes
 RESULT_BYTES = 256 << 20
 PLAN_BYTES = 256 << 20
+PART_BYTES = 256 << 20  # of what one worker measured
 ACCEPT_BYTES = 1 << 20
 
 RANKS = 1 << 20
+MOST_WORKERS = 1 << 16  # that share one check
 DIMS = 63  # numpy indexes no more, torch 64
 ELEMENTS = 1 << 48  # of one tensor
 RUNS = 1 << 20  # of one dim of a layout: every token by itself

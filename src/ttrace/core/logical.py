@@ -32,18 +32,6 @@ class Piece:
     def recompute(self) -> bool:
         return self.records[0].recompute
 
-    @property
-    def stored(self) -> object:
-        """What it is made of, where that is one record: its place and the digest of its bytes.
-
-        Pieces of which this is equal are equal in every bit. None where it cannot tell.
-        """
-        record = self.records[0]
-        if len(self.records) > 1 or self.factor != 1.0 or record.location is None:
-            return None
-        where = record.location
-        return self.layout, record.dtype, record.payload, where.size_bytes, where.xxh3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalTensor:
@@ -53,8 +41,8 @@ class LogicalTensor:
     """
 
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
-    replicas: tuple[Piece, ...] = ()
+    pieces: Sequence[Piece]
+    replicas: Sequence[Piece] = ()
     gaps: tuple[Box, ...] = ()
     notes: tuple[str, ...] = ()
     absent: tuple[Layout, ...] = ()
@@ -66,18 +54,6 @@ class LogicalTensor:
     @property
     def volume(self) -> int:
         return math.prod(self.shape)
-
-    @property
-    def sequence(self) -> int:
-        """When a rank first made it: the execution order."""
-        return min(piece.records[0].sequence for piece in self.pieces if piece.factor)
-
-
-def unlike(tensor: LogicalTensor) -> tuple[Piece, ...]:
-    """The replicas whose stored bytes are not those of what they repeat."""
-    stored = {piece.stored for piece in tensor.pieces}
-    found = ((piece, piece.stored) for piece in tensor.replicas)
-    return tuple(piece for piece, bytes_ in found if bytes_ is None or bytes_ not in stored)
 
 
 def as_terms(tensor: LogicalTensor) -> LogicalTensor | None:

@@ -30,6 +30,7 @@ class Statistic(StrEnum):
     GAIN = "gain"  # along the reference
     SHIFT = "shift"  # along a constant
     CHOICES = "choices"  # how many whole numbers differ
+    GRAIN = "grain"  # bits of mantissa that only one of the runs has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,10 +254,10 @@ class CheckResult:
             raise NotEquivalent(str(self), self)
 
     def write_html(self, path: Path | str) -> None:
-        """Write the report as one HTML file."""
-        from ttrace.report.html import render
+        """Write the report as one HTML file; the path may be a URL."""
+        from ttrace.report.html import write_report
 
-        Path(path).write_text(render(self), encoding="utf-8")
+        write_report(self, path)
 
     def counts(self) -> dict[Verdict, int]:
         counts = dict.fromkeys(Verdict, 0)

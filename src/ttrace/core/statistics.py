@@ -7,6 +7,7 @@
     slices          row (3, 17) ...   where the norm of the error is largest (slices.py)
     max_ulp         12                the largest distance in units in the last place
     unequal         14,789 of 16,384  (2% noise hides a factor of 1.01 from all but the gain)
+    grains          23 and 7          bits of mantissa that values use: fp32, rounded to bf16
 
 Values only: they are measured by measure/accumulator.py, and judged elsewhere.
 """
@@ -16,8 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from ttrace.core.limits import Magnitude, Size
+from ttrace.core.formats import WIDEST
+from ttrace.core.limits import Between, Magnitude, Size
+
+Grain = Annotated[int, Between(0, WIDEST)]  # bits of mantissa (formats.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,8 @@ class Statistics:
     max_ulp: int | None = None  # of two tensors of one floating dtype
     worst_element: tuple[int, ...] = ()
     slices: tuple[Slice, ...] = ()
+    reference_grain: Grain | None = None  # None where the values at hand do not tell
+    candidate_grain: Grain | None = None
     cells: tuple[Size, ...] = ()  # of fingerprints: places are first elements of cells of this size
 
     def parts(self, shape: Sequence[int], dims: Sequence[int]) -> int:

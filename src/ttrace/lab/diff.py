@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ttrace.analysis.accept import AcceptList, acceptances
-from ttrace.analysis.check import Progress
+from ttrace.analysis.tasks import Progress
 from ttrace.core.results import CheckResult
 from ttrace.lab.captured import Capture, as_capture
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.launch import prepare_folder
 from ttrace.lab.local import LocalExecutor
-from ttrace.lab.run import Executor, Work
+from ttrace.lab.run import Elsewhere, Executor, Work
+from ttrace.trace.store import local_path
 
 
 def diff(
@@ -29,6 +30,7 @@ def diff(
     isolate: bool = True,
     strict: bool = False,
     timeout_seconds: float = 1800.0,
+    elsewhere: Elsewhere | None = None,
     execute: Executor | None = None,
     progress: Progress | None = None,
     accept: AcceptList | None = None,
@@ -37,23 +39,22 @@ def diff(
     """Run both sides with tracing on, compare them, and after a failure name the root cause.
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
-    `ttrace.attach`. All traces stay in the folder `out`, which must be empty or not there yet.
-    `skip` steps are made before the first that is recorded, and from there on `every` n-th is. A
-    command that goes on when its steps are recorded is stopped, unless `run_to_end` lets it.
-    `isolate=False` saves the three or more runs that find the root cause. `strict` fails what is
-    borderline, or differs inside a module without an effect outside of it. `execute` runs what is
-    to run somewhere else than on this machine. `accept` is a TOML file of what may differ.
-    `capture` is "full", "fingerprint", or "auto": values after a failure only.
+    `ttrace.attach`. Traces stay in the folder `out`, empty or not there yet. After `skip` steps
+    `every` n-th is recorded; then a command is stopped, unless `run_to_end`. `elsewhere` tells how
+    one is treated that only starts a job, `execute` runs things in another way. `isolate=False`
+    saves runs. `strict` fails what is borderline, or differs in a module without an effect outside,
+    `accept` lists what may differ. `capture`: "full", "fingerprint", "auto" (values on failure).
     """
     experiment = Experiment(
         reference=reference,
         candidate=candidate,
-        folder=prepare_folder(Path(out)),
+        folder=prepare_folder(local_path(out)),
         steps=steps,
         skip=skip,
         every=every,
         runs_to_end=run_to_end,
         timeout_seconds=timeout_seconds,
+        elsewhere=elsewhere or Elsewhere(),
         perturbed_runs=perturbed_runs,
         repeats_reference=repeat_reference,
         split_reductions=split_reductions,

@@ -2,14 +2,12 @@
 
 Starting Python with torch takes longer than most tests; a process group takes 0.1 s. So workers
 stay. Enters: a function at the top level of its file, which travels by name. Leaves: what it
-returned on every rank.
+returned on every rank. Ranks that are simulated all run in one worker, which ends with them.
 """
 
 from __future__ import annotations
 
 import atexit
-import gc
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -21,7 +19,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,12 +26,13 @@ from typing import Any
 
 from ttrace.errors import CommandFailed
 from ttrace.lab.run import Function, TracedRun, require_recorded
+from ttrace.lab.simulated.failure import SimulationFailed
 from ttrace.lab.supervisor import adopt_orphans, descendants, end, running
+from ttrace.lab.tasks import perform_rank, perform_simulated
 
 TASK_SECONDS = 300.0  # chosen: a step of a small model takes seconds; a shared machine is slower
 # Chosen: groups that somebody still refers to keep threads that spin; a fresh process has none.
 _MOST_THREADS = 40
-_COLLECTIVE_TIMEOUT = timedelta(seconds=60)  # chosen: a rank that never comes is noticed
 _LOOK_SECONDS = 0.25  # chosen: how long a worker may outlive the process that made it
 _PATIENCE_SECONDS = 0.2  # chosen: helpers of multiprocessing end within milliseconds
 _GRACE_SECONDS = 5.0  # chosen: torch takes a second to end
@@ -44,8 +42,9 @@ Worker = tuple[Any, Connection]  # a process, and the pipe to it
 
 def run_function(run: TracedRun, function: Function, pool: WorkerPool) -> None:
     """Run on all ranks to the end or to the time limit, with tracing on."""
+    on_ranks = pool.simulate if function.simulated else pool.run
     try:
-        pool.run(
+        on_ranks(
             function.ranks,
             function.train,
             *function.arguments,
@@ -87,12 +86,40 @@ class WorkerPool:
         with tempfile.TemporaryDirectory() as folder:
             store = str(Path(folder) / "store")
             for rank, (_, pipe) in enumerate(self._workers[:world_size]):
-                pipe.send((file, name, args, rank, world_size, store, environment or {}))
+                task = (file, name, args, rank, world_size, store, environment or {})
+                pipe.send((perform_rank, task))
             answers = [self._answer(rank, name, timeout_seconds) for rank in range(world_size)]
         failures = [f"rank {r}:\n{error}" for r, (ok, error) in enumerate(answers) if not ok]
         if failures:
             raise AssertionError("\n".join(failures))
         return [value for _, value in answers]
+
+    def simulate(
+        self,
+        world_size: int,
+        function: Callable[..., Any],
+        *args: Any,
+        environment: dict[str, str] | None = None,
+        timeout_seconds: float = TASK_SECONDS,
+    ) -> list[Any]:
+        """The same with all ranks in one process: slower for few of them, and small for many."""
+        file, name = function.__code__.co_filename, function.__qualname__
+        worker = self._start()
+        _, pipe = worker
+        try:
+            task = (file, name, args, world_size, environment or {}, timeout_seconds)
+            pipe.send((perform_simulated, task))
+            if not pipe.poll(timeout_seconds + _GRACE_SECONDS):
+                raise TimeoutError(f"{name} on simulated ranks gave no answer")
+            _, is_value, answer = pipe.recv()
+        except EOFError:
+            raise AssertionError(f"the process of {name} on simulated ranks died") from None
+        finally:
+            _dismiss([worker], politely=True)
+        if not is_value:
+            raise AssertionError(answer)
+        values: list[Any] = answer
+        return values
 
     def _start(self) -> Worker:
         context = multiprocessing.get_context(_start_method())
@@ -185,7 +212,10 @@ def _serve(pipe: Connection, prepare: Callable[[], None] | None, parent: int) ->
         if task is None:
             return
         try:
-            answer = (True, _perform(*task))
+            perform, given = task
+            answer = (True, perform(*given))
+        except SimulationFailed as error:
+            answer = (False, str(error))
         except BaseException:  # noqa: BLE001  (whatever it is, the test must hear of it)
             answer = (False, traceback.format_exc())
         # Only the pool may dismiss it: tensors in the answer are fetched from this process.
@@ -207,54 +237,3 @@ def _die_with(parent: int) -> None:
 def _threads() -> int:
     tasks = Path("/proc/self/task")  # on Linux; elsewhere they are not counted
     return len(list(tasks.iterdir())) if tasks.exists() else 1
-
-
-def _perform(
-    file: str,
-    name: str,
-    args: tuple[Any, ...],
-    rank: int,
-    world_size: int,
-    store: str,
-    environment: dict[str, str],
-) -> Any:
-    import torch.distributed as dist
-
-    from ttrace.capture.tracer import finish_steps
-
-    function = _load(file, name)
-    before = dict(os.environ)
-    os.environ |= environment
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=world_size,
-        timeout=_COLLECTIVE_TIMEOUT,
-    )
-    try:
-        answer = function(*args)
-        finish_steps()
-        return answer
-    finally:
-        # Models in reference cycles would keep groups alive, whose threads then spin forever.
-        gc.collect()
-        dist.destroy_process_group()
-        os.environ.clear()
-        os.environ |= before
-
-
-def _load(file: str, name: str) -> Callable[..., Any]:
-    module_name = f"pooled_{Path(file).stem}"
-    module = sys.modules.get(module_name)
-    if module is None or getattr(module, "__file__", None) != file:
-        spec = importlib.util.spec_from_file_location(module_name, file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        spec.loader.exec_module(module)
-    function: Any = module
-    for part in name.split("."):
-        function = getattr(function, part)
-    return function

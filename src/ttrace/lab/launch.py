@@ -9,21 +9,26 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from ttrace.capture import settings
-from ttrace.errors import CommandFailed, UsageError
+from ttrace.capture.packed import pack
+from ttrace.errors import CommandFailed, TraceError, UsageError
+from ttrace.lab.elsewhere import RanksMissing, wait_for_ranks
 from ttrace.lab.run import Command, TracedRun, require_recorded
+from ttrace.lab.submitting import require_handed_on, starts_elsewhere
 from ttrace.lab.supervised import NotStarted, Supervised
 from ttrace.trace.progress import REFUSED, is_recorded, write_death
 from ttrace.trace.resume import keep_common_steps
+from ttrace.trace.store import PathOrUrl, Url, local_path, place_of
 
 # Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
 _PATIENCE_SECONDS = 3.0
 GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
 _LOOK_SECONDS = 0.5  # chosen: between two looks at what is recorded, on a slow file system too
+_LOOK_FAR_SECONDS = 5.0  # chosen: behind a URL, where each lists all files
 _SEARCHED_BYTES = 1 << 20  # chosen: a traceback of every rank of a node
 _TORCHRUN_SUMMARY = "torch/distributed/elastic/multiprocessing/api.py"
 _LAST_LINES = 20  # chosen: a Python traceback fits
@@ -34,6 +39,7 @@ _STOPPED = (
     "\nttrace: all {steps} steps are recorded, so the command was stopped here; --run-to-end lets "
     "it go on\n"
 )
+_IF_ELSEWHERE = " If it only starts a job that runs elsewhere, say --elsewhere."
 
 
 def prepare_folder(folder: Path, *, shared: bool = False, resumed: bool = False) -> Path:
@@ -64,6 +70,28 @@ def prepare_folder(folder: Path, *, shared: bool = False, resumed: bool = False)
     return folder
 
 
+def prepare_place(text: str, *, shared: bool = False, resumed: bool = False) -> PathOrUrl:
+    """The same of a folder that may be behind a URL; there a run cannot be resumed."""
+    place = place_of(text)
+    if isinstance(place, Path):
+        return prepare_folder(place, shared=shared, resumed=resumed)
+    if resumed:
+        raise UsageError(f"--resume goes on with a trace on a disk, and {place} is a URL")
+    known = _OF_OTHERS if shared else ()
+    if any(not name.startswith(known) for name in place.listing()):
+        raise UsageError(
+            f"{place} is not empty: traces are never overwritten; choose another with --out"
+            + ("" if known else " (several launchers of one run: --shared)")
+        )
+    try:
+        probe = place / f"{_PROBE}{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except TraceError as error:
+        raise UsageError(str(error)) from error
+    return place
+
+
 def _in_the_way(folder: Path, known: Sequence[str]) -> Iterator[Path]:
     return (path for path in folder.iterdir() if not path.name.startswith(tuple(known)))
 
@@ -73,13 +101,26 @@ def run_command(run: TracedRun, command: Command) -> None:
 
     A command that goes on after its last recorded step is stopped, unless it is to run to its end.
     One that dies after that step has left all that was asked for. Nothing that it started is left
-    when this returns or raises, nor when this process dies.
+    when this returns or raises, nor when this process dies. A command that is detached from its
+    ranks, which run elsewhere, has run when all of them have ended.
     """
-    run.folder.mkdir(parents=True, exist_ok=True)
-    environment = settings.without_settings(os.environ) | run.settings.to_environment()
+    with _uploaded(run):
+        _run(run, command)
+
+
+def _run(run: TracedRun, command: Command) -> None:
+    is_detached = run.elsewhere.asked
+    if is_detached is None:
+        is_detached = starts_elsewhere(command)
+    if is_detached:
+        require_handed_on(run.name, command)
+        local_path(run.folder)  # where ranks are waited for
+    run.log.parent.mkdir(parents=True, exist_ok=True)
+    told = run.settings.to_environment()
+    environment = settings.without_settings(os.environ) | told | {settings.PACKED: pack(told)}
     # Without a buffer: the supervisor moves the end of the file, where the next line goes.
     with run.log.open("x+b", buffering=0) as log:
-        code = _exit_code(run, command, environment, log)
+        code = _exit_code(run, command, environment, log, is_detached=is_detached)
         if code is None:
             log.write(_STOPPED.format(steps=run.settings.steps).encode())
             return
@@ -89,20 +130,53 @@ def run_command(run: TracedRun, command: Command) -> None:
                 f"the {run.name} command {how_it_ended(code)}. {last_lines(run.log)}"
             )
         write_death(run.folder, how_it_ended(code))
-    require_recorded(run, f" {last_lines(run.log)}")
+    require_recorded(run, f"{'' if is_detached else _IF_ELSEWHERE} {last_lines(run.log)}")
+
+
+@contextmanager
+def _uploaded(run: TracedRun) -> Iterator[None]:
+    """The log of a run whose trace is behind a URL goes there, too; it stays here if it cannot."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, TraceError):  # the error says where it is here
+            _send_log(run)
+        raise
+    with suppress(OSError, TraceError):
+        _send_log(run)
+        if isinstance(run.folder, Url):
+            log = run.log
+            log.unlink()
+            log.parent.rmdir()
+
+
+def _send_log(run: TracedRun) -> None:
+    if isinstance(run.folder, Url):
+        run.kept_log.write_bytes(run.log.read_bytes())
 
 
 def _exit_code(
-    run: TracedRun, command: Command, environment: dict[str, str], log: IO[bytes]
+    run: TracedRun,
+    command: Command,
+    environment: dict[str, str],
+    log: IO[bytes],
+    *,
+    is_detached: bool,
 ) -> int | None:
     """The exit code; None when the command went on though all steps are recorded."""
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     try:
-        process = Supervised(words, environment, log, grace_seconds=GRACE_SECONDS)
+        process = Supervised(
+            words, environment, log, grace_seconds=GRACE_SECONDS, stays=is_detached
+        )
         try:
+            if is_detached or run.elsewhere.stop is not None:
+                return wait_for_ranks(process, run, is_detached=is_detached)
             return _wait(process, run)
         finally:
             process.stop()
+    except RanksMissing as error:
+        raise CommandFailed(f"{error} {last_lines(run.log)}") from None
     except subprocess.TimeoutExpired:
         raise CommandFailed(
             f"the {run.name} command did not end within {run.timeout_seconds:g} s and was "
@@ -118,10 +192,11 @@ def _wait(process: Supervised, run: TracedRun) -> int | None:
     if run.to_end:
         return process.wait(run.timeout_seconds)
     deadline = time.monotonic() + run.timeout_seconds
+    look_seconds = _LOOK_FAR_SECONDS if isinstance(run.folder, Url) else _LOOK_SECONDS
     while not is_recorded(run.folder, run.settings.steps):
         left = deadline - time.monotonic()
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(max(0.0, min(_LOOK_SECONDS, left)))
+            return process.wait(max(0.0, min(look_seconds, left)))
         if left <= 0:
             raise subprocess.TimeoutExpired(run.name, run.timeout_seconds)
     with suppress(subprocess.TimeoutExpired):

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ttrace.capture.settings import Settings
+from ttrace.capture.settings import Settings, spool_of
+from ttrace.capture.shipping import spool_folder
 from ttrace.errors import CommandFailed
+from ttrace.trace.files import files_of, rank_names
 from ttrace.trace.progress import read_refusals
+from ttrace.trace.store import PathOrUrl, Url
 
 HOW_TO_ATTACH = (
     "recorded nothing: its script must call `tracer = ttrace.attach(model, optimizer)` and run its "
@@ -30,14 +33,32 @@ Command = str | Sequence[str]  # a string is run by the shell, a list as it is
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A training function on so many ranks; it stands at the top level of its file."""
+    """A training function on so many ranks; it stands at the top level of its file.
+
+    `simulated`: they share one process on the CPU, so that a laptop can run many of them.
+    """
 
     train: Callable[..., object]
     ranks: int = 1
     arguments: tuple[Any, ...] = ()
+    simulated: bool = False
 
 
 Work = Command | Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """Ranks that do not run below the command which starts them: those of a job, say.
+
+    `asked`: whether they do; None: the command tells. `queue_seconds`: how long it may take until
+    the first of them begins. `stop`: a shell command that ends them; it reads what the run's
+    command wrote.
+    """
+
+    asked: bool | None = None
+    queue_seconds: float = 3600.0
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +68,7 @@ class TracedRun:
     `shared`: other launchers of the same run, on other machines say, write into the same folder.
     `to_end`: a command is not stopped when all steps are recorded.
     `then`: how many runs are known to follow; what they say may lead to more.
+    `elsewhere`: what is known of ranks that run elsewhere; `tell` hears how many have ended.
     """
 
     name: str
@@ -56,16 +78,29 @@ class TracedRun:
     shared: bool = False
     to_end: bool = False
     then: int = 0
+    elsewhere: Elsewhere = Elsewhere()
+    tell: Callable[[str], None] | None = None
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> PathOrUrl:
         return self.settings.folder
 
     @property
     def log(self) -> Path:
-        joins = self.shared or self.settings.resume  # what others left in the folder
+        """What the run writes; of a trace behind a URL it is in the spool until the run has ended.
+
+        It joins what others left in the folder, then.
+        """
+        joins = self.shared or self.settings.resume or isinstance(self.folder, Url)
         who = f"-{socket.gethostname()}-{os.getpid()}" if joins else ""
-        return self.folder / f"output{who}.log"
+        folder = self.folder
+        here = spool_folder(folder, spool_of(os.environ)) if isinstance(folder, Url) else folder
+        return here / f"output{who}.log"
+
+    @property
+    def kept_log(self) -> PathOrUrl:
+        """Where the log is after the run."""
+        return self.folder / self.log.name
 
 
 class Executor(Protocol):
@@ -75,7 +110,7 @@ class Executor(Protocol):
 
 
 def require_recorded(run: TracedRun, more: str = "") -> None:
-    if any(run.folder.glob("rank-*")):
+    if rank_names(files_of(run.folder)):
         return
     reasons = read_refusals(run.folder)
     if reasons:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.check import Progress
+from ttrace.analysis.tasks import Progress
 from ttrace.capture.settings import Settings
 from ttrace.core.acceptance import Acceptance
 from ttrace.core.finding import Note, Topic
@@ -20,7 +20,7 @@ from ttrace.lab.captured import Capture
 from ttrace.lab.conclusion import stands_without
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.noisy import Noisy
-from ttrace.lab.run import Executor, TracedRun, Work
+from ttrace.lab.run import Elsewhere, Executor, TracedRun, Work
 
 _MORE_RUNS = 4  # chosen: five draws are a mean whose own spread is less than half of one draw's
 
@@ -37,6 +37,7 @@ class Series:
     every: int = 1
     runs_to_end: bool = False
     timeout_seconds: float = 1800.0
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
     perturbed_runs: int = 1
     repeats_reference: bool = False
     split_reductions: int = 1  # parts in which perturbed references add matmuls
@@ -92,14 +93,16 @@ class Series:
 
     def run(self, name: str, work: Work, *, then: int = 0, **how: Any) -> Path:
         when: dict[str, Any] = {"steps": self.steps, "skip": self.skip, "every": self.every}
-        settings = Settings(folder=self.folder / name, sums=self.fewest_sums, **when, **how)
+        folder = self.folder / name
+        settings = Settings(folder=folder, sums=self.fewest_sums, **when, **how)
         run = TracedRun(
             name=name,
             work=work,
             settings=settings,
             timeout_seconds=self.timeout_seconds,
             to_end=self.runs_to_end,
+            elsewhere=self.elsewhere,
             then=then,
         )
         self.execute(run)
-        return run.folder
+        return folder

@@ -28,7 +28,10 @@ class NotStarted(OSError):
 
 
 class Supervised:
-    """A command that runs. One that cannot be started raises NotStarted, at the first `wait`."""
+    """A command that runs. One that cannot be started raises NotStarted, at the first `wait`.
+
+    Where it `stays`, what it leaves running when it ends is not ended before `stop`.
+    """
 
     def __init__(
         self,
@@ -37,13 +40,14 @@ class Supervised:
         log: IO[bytes],
         *,
         grace_seconds: float,
+        stays: bool = False,
     ) -> None:
         self._command = command
         self._patience_seconds = 2 * grace_seconds + _MARGIN_SECONDS
         program = [sys.executable, "-I", "-S", str(Path(supervisor.__file__))]
         try:
             self._process = subprocess.Popen(
-                [*program, str(os.getpid()), str(grace_seconds), *command],
+                [*program, str(os.getpid()), str(grace_seconds), str(int(stays)), *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -1,11 +1,12 @@
 """Runs one command and leaves nothing of it behind: a program of its own, beside ttrace.
 
-    python -I -S supervisor.py PARENT GRACE_SECONDS PROGRAM ARGUMENT...
+    python -I -S supervisor.py PARENT GRACE_SECONDS STAYS PROGRAM ARGUMENT...
 
 Enters: a command, and its log as standard error. Leaves on standard output one line, `ended CODE`
 as soon as the command has, or `failed ERRNO` when it could not be started; then the end of this
 process, once everything that the command started is gone. A signal to end, or the death of the
-process PARENT, stops the command before.
+process PARENT, stops the command before. What it leaves running is ended when the command ends, or
+where STAYS is 1 not before such a signal: a run may be more than the command that starts it.
 
 On Linux orphans of the command become children of this process, whatever session, group and
 environment they have, and are found in /proc. Elsewhere the process group of the command is ended.
@@ -36,6 +37,7 @@ _KEPT_FIRST_BYTES = 1 << 20  # chosen: how a run began
 _KEPT_LAST_BYTES = 64 << 20  # chosen: more than anybody reads of how it ended
 _SPARED_BYTES = 16 << 20  # freed at a time
 _COPIED_BYTES = 1 << 20
+_NOBODY = -1  # no process has this id
 _TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # linux/prctl.h, linux/falloc.h
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -49,7 +51,7 @@ def adopt_orphans() -> None:
 
 
 def descendants(*roots: int) -> Alive:
-    """All that run below these processes; nothing where there is no /proc."""
+    """All that run below these processes, parents first; nothing where there is no /proc."""
     children: dict[int, list[tuple[Identity, str, bool]]] = {}
     for entry in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -72,12 +74,17 @@ def running(processes: Alive) -> Alive:
 
 
 def end(find: Find, sign: int, seconds: float, send: Send | None = None) -> Alive:
-    """Send a signal to all that are found, once to each, until none is; those left in the end."""
+    """Send a signal to all that are found, once to each, until none is; those left in the end.
+
+    In the order in which they are found: parents first. A launcher whose ranks were ended before it
+    would end with them, and not say why.
+    """
     deadline = time.monotonic() + seconds
     told: set[Identity] = set()
     while left := find():
-        for process in left.keys() - told:
-            (send or _send)(process, sign)
+        for process in left:
+            if process not in told:
+                (send or _send)(process, sign)
         told |= left.keys()
         if time.monotonic() >= deadline:
             break
@@ -140,7 +147,9 @@ def _group(leader: int) -> tuple[Find, Send]:
     return find, send
 
 
-def _supervise(parent: int, grace_seconds: float, command: list[str]) -> None:
+def _supervise(
+    parent: int, grace_seconds: float, command: list[str], *, stays: bool = False
+) -> None:
     news, log = os.dup(1), 2
     os.dup2(log, 1)
     woken, ignored = _wake_on_signals()
@@ -156,8 +165,10 @@ def _supervise(parent: int, grace_seconds: float, command: list[str]) -> None:
         if code is not None:
             with contextlib.suppress(OSError):  # nobody listens any more
                 os.write(news, b"ended %d\n" % code)
+            if stays:
+                _watch(_NOBODY, parent, woken, log)
     finally:
-        _clear(child, log, grace_seconds, by_itself=code is not None)
+        _clear(child, log, grace_seconds, by_itself=code is not None and not stays)
     with contextlib.suppress(OSError):  # a full disk
         _shorten(log)
 
@@ -274,5 +285,6 @@ def _shorten(log: int) -> None:
 
 
 if __name__ == "__main__":
-    _supervise(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    parent_, grace_, stays_, *command_ = sys.argv[1:]
+    _supervise(int(parent_), float(grace_), command_, stays=stays_ == "1")
     os._exit(0)  # sooner: somebody waits for it

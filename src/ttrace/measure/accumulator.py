@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ttrace.core.formats import grain
 from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
 from ttrace.measure.kernel import default_kernel
@@ -98,6 +99,8 @@ class Accumulator:
             max_ulp=sums.max_ulp if self._ulp else None,
             worst_element=self._worst,
             slices=self._slices.worst() if self._shape and sums.error_squared else (),
+            reference_grain=grain(sums.reference_grain),
+            candidate_grain=grain(sums.candidate_grain),
         )
 
 

@@ -217,9 +217,12 @@ def _sums(shape: Sequence[int], sizes: Sequence[int]) -> int:
 
 def energies(sums: Array, dims: int) -> Array:
     """The energy of every cell of a tensor of so many dims: the mean square of its sums."""
-    signed = tuple(range(dims, sums.ndim))
-    found: Array = np.square(sums).sum(axis=signed) * 0.5 ** len(signed)
-    return found
+    # One after the other: numpy takes twenty times as long to add along an axis of two.
+    squares = np.square(sums).reshape(*sums.shape[:dims], -1)
+    found: Array = squares[..., 0]
+    for number in range(1, squares.shape[-1]):
+        found = found + squares[..., number]
+    return found * 0.5 ** (sums.ndim - dims)
 
 
 def norm_of(sums: Array, *, dims: int) -> float:
@@ -233,32 +236,40 @@ def merged(sums: Array, sizes: Sequence[int], wanted: Sequence[int]) -> Array:
     Axes: one for each dim, then one of two for each dim with signs. Where cells are cut off at the
     end of the tensor, what is beyond it is zero.
     """
-    sums = _with_all_signs(sums, sizes, wanted)
+    if tuple(sizes) == tuple(wanted):
+        return sums
     signed = signed_dims(wanted)
+    # With signs in front neighbours lie side by side: numpy is several times as fast then.
+    sums = np.moveaxis(sums, range(len(sizes), sums.ndim), range(sums.ndim - len(sizes)))
+    sums = _with_all_signs(np.ascontiguousarray(sums), sizes, signed)
     for dim, (size, target) in enumerate(zip(sizes, wanted, strict=True)):
         while size < target:
-            sums = _merged_once(sums, dim, len(wanted) + signed.index(dim))
+            sums = _merged_once(sums, signed.index(dim), len(signed) + dim)
             size *= 2
-    return sums
+    return np.ascontiguousarray(np.moveaxis(sums, range(len(signed)), range(-len(signed), 0)))
 
 
-def _with_all_signs(sums: Array, sizes: Sequence[int], wanted: Sequence[int]) -> Array:
+def _with_all_signs(sums: Array, sizes: Sequence[int], signed: PerDim) -> Array:
     """A cell of one element has A = B."""
-    for number, dim in enumerate(signed_dims(wanted)):
+    for axis, dim in enumerate(signed):
         if sizes[dim] == 1:
-            axis = len(wanted) + number
             sums = np.repeat(np.expand_dims(sums, axis), 2, axis=axis)
     return sums
 
 
-def _merged_once(sums: Array, dim: int, axis: int) -> Array:
-    count = sums.shape[dim]
-    if count % 2:
-        padding = [(0, 0)] * sums.ndim
-        padding[dim] = (0, 1)
-        sums = np.pad(sums, padding)
-    first, second = (
-        np.take(sums, range(offset, sums.shape[dim], 2), axis=dim) for offset in (0, 1)
-    )
-    a, b = np.take(first, 0, axis=axis), np.take(second, 1, axis=axis)
-    return np.stack([a + b, a - b], axis=axis)
+def _merged_once(sums: Array, axis: int, dim: int) -> Array:
+    """`axis` has the signs of the dim."""
+    count, half = sums.shape[dim], sums.shape[dim] // 2
+    before, between = (slice(None),) * axis, (slice(None),) * (dim - axis - 1)
+
+    def at(number: int, place: slice | int) -> tuple[slice | int, ...]:
+        return (*before, number, *between, place)
+
+    found = np.empty((*sums.shape[:dim], count - half, *sums.shape[dim + 1 :]))
+    a, b = sums[at(0, slice(0, 2 * half, 2))], sums[at(1, slice(1, 2 * half, 2))]
+    np.add(a, b, out=found[at(0, slice(0, half))])
+    np.subtract(a, b, out=found[at(1, slice(0, half))])
+    if count > 2 * half:  # beyond the end there is nothing to add
+        for number in range(2):
+            found[at(number, half)] = sums[at(0, count - 1)]
+    return found

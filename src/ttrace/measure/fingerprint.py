@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ttrace.measure.cells import Cells, View, signs
+from ttrace.measure.cells import Cells, PerDim, View, signs
 from ttrace.measure.kernel import compiled_library
 
 EXPONENTS = 64  # bins of four exponents each: those of float32 in steps of 16
@@ -67,11 +69,13 @@ class Fingerprint:
 
     @classmethod
     def from_bytes(
-        cls, data: memoryview, shape: Sequence[int], cells: Cells, *, has_exponents: bool
+        cls, data: bytes | memoryview, sums_shape: PerDim, *, has_exponents: bool
     ) -> Fingerprint:
         squares, total, peak, digest = _TOTALS.unpack_from(data)
         start = _TOTALS_BYTES + (_COUNTS_BYTES if has_exponents else 0)
-        exponents = np.frombuffer(data[_TOTALS_BYTES:start], dtype="<u4") if has_exponents else None
+        exponents = None
+        if has_exponents:
+            exponents = np.frombuffer(data, dtype="<u4", count=EXPONENTS, offset=_TOTALS_BYTES)
         sums = np.frombuffer(data, dtype="<f4", offset=start)
         return cls(
             squares=squares,
@@ -79,7 +83,31 @@ class Fingerprint:
             peak=peak,
             digest=digest,
             exponents=exponents,
-            sums=sums.astype(np.float64).reshape(cells.sums_shape(tuple(shape))),
+            sums=sums.astype(np.float64).reshape(sums_shape),
+        )
+
+
+class PrintForm(NamedTuple):
+    """What the fingerprints of tensors that are alike have in common."""
+
+    dtype: torch.dtype
+    view: View
+    has_exponents: bool
+    elements: int
+    sums_at: int  # where sums begin
+    size_bytes: int
+
+    @classmethod
+    def of(
+        cls, shape: Sequence[int], dtype: torch.dtype, cells: Cells, *, has_exponents: bool
+    ) -> PrintForm:
+        return cls(
+            dtype=dtype,
+            view=View.of(shape, cells),
+            has_exponents=has_exponents,
+            elements=math.prod(shape),
+            sums_at=_TOTALS_BYTES + (_COUNTS_BYTES if has_exponents else 0),
+            size_bytes=fingerprint_bytes(shape, cells, has_exponents=has_exponents),
         )
 
 
@@ -196,7 +224,8 @@ def _sketch_in_numpy(
     for number in range(view.outer * view.rows * view.inner):
         part = slice(number * view.columns, (number + 1) * view.columns)
         row = np.pad(values[part].astype(np.float64), (lead, tail))
-        pairs = row.reshape(view.column_cells, view.column_size) @ column_signs.T
+        with np.errstate(invalid="ignore"):  # infinities of both signs add up to no number
+            pairs = row.reshape(view.column_cells, view.column_size) @ column_signs.T
         rest, inner = divmod(number, view.inner)
         outer, at = divmod(rest, view.rows)
         cell, place = divmod(at + view.row_shift, view.row_size)

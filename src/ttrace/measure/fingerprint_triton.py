@@ -1,32 +1,45 @@
 """Fingerprints on a GPU: one pass over a tensor, queued on the current stream; nothing waits.
 
-Enters: a contiguous CUDA tensor, its cells, and room on the device. Leaves: in that room the sums
-of every cell, and what each of the programs that ran adds up to of the whole. They are the numbers
-of fingerprint.py up to the order of sums; digests are the same to the bit.
+Enters: addresses of contiguous CUDA tensors, their cells, and room on the device. Leaves: in that
+room the bytes of fingerprint.py: up to the order of sums the same numbers, digests to the bit.
 
-A program takes several cells at a time, a warp for each: lanes hold neighbouring columns, rows come
-one after the other, so that no sum crosses a warp before its cell is complete.
+    sketch   sums of every cell into place; what each program adds up to, into scratch
+    count    how many elements have which magnitude, of a sample, into scratch
+    finish   what the programs of each tensor left in scratch, added up and put into place
+    copy     bytes of tensors that are stored as they are
+
+Those of an optimizer are many: there is a launch for all of them.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import triton
-import triton.language as tl
 
+from ttrace.measure import fingerprint_kernels as kernels
 from ttrace.measure.cells import View, signs
 from ttrace.measure.fingerprint import EXPONENTS, column_keys
 
-PROGRAMS = 528  # measured on an H200, of 132 to 2,112: four for each multiprocessor
-TOTALS = 4  # numbers of each program: squares, sum, peak, and the digest as bits
-_WARPS = 8  # measured, of 4 to 16
-_WIDTH = 128  # columns that a warp reads at a time; measured, of 128 to 512
+TOTALS_BYTES = 16  # that a program leaves: squares, sum and peak as floats, and the digest
+# Measured on an H200, of 264 programs of 8 warps to 8,448 of one: these read most.
+_PROGRAMS = 4224
+_WARPS = 1
+_SHARED_BY = 264  # chosen: programs for one of many tensors that are read at once
+_ROWS = 4  # that a warp reads at once
+_LANES = 32  # of a warp
+LOAD_BYTES = 16  # the widest load of a lane
+_COUNTERS = 128  # chosen: programs that count the magnitudes of a tensor
+COUNTS_BYTES = 4 * EXPONENTS * _COUNTERS
 _SAMPLED = 16  # of so many stretches of elements, the exponents of one are counted
 _STRETCH = 4096  # elements; chosen
+_KEPT = 1 << 12  # chosen: a model has few shapes
+Numbers = npt.NDArray[np.int64]
 _DTYPES = {
     torch.bfloat16: 0,
     torch.float16: 1,
@@ -34,251 +47,184 @@ _DTYPES = {
     torch.float8_e4m3fn: 3,
     torch.float8_e5m2: 4,
 }
-_MADE: dict[Any, Any] = {}  # kernels, by what they were compiled for
-_WORDS = {1: torch.uint8, 2: torch.uint16, 4: torch.int32}
+_MADE: dict[Any, Any] = {}  # kernels that read tables, by what they were compiled for
+_COUNTS: dict[tuple[torch.device, torch.dtype], Launch] = {}  # what counts magnitudes
+_COPIED = 1024  # bytes at a time; chosen
+_WORDS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 
 
-@triton.jit
-def _mixed(x):
-    x ^= x >> 16
-    x *= 0x85EBCA6B
-    x ^= x >> 13
-    x *= 0xC2B2AE35
-    x ^= x >> 16
-    return x | 1
+class _Form(NamedTuple):
+    """What kernels are compiled for."""
+
+    dtype: int
+    row_size: int
+    column_size: int
+    at_once: int
+    lanes: int
+    items: int
+    is_whole: bool
+    is_aligned: bool
 
 
-@triton.jit
-def _value(word, DTYPE: tl.constexpr):
-    if DTYPE == 0:
-        return (word << 16).to(tl.float32, bitcast=True)
-    if DTYPE == 1:
-        return word.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
-    if DTYPE == 3:
-        return word.to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float32)
-    if DTYPE == 4:
-        return word.to(tl.uint8).to(tl.float8e5, bitcast=True).to(tl.float32)
-    return word.to(tl.float32, bitcast=True)
+@functools.lru_cache(_KEPT)
+def programs_of(view: View, dtype: torch.dtype, *, is_one_of_many: bool) -> int:
+    """How many programs share the pass over such a tensor; each leaves its totals."""
+    at_once = _form(view, dtype, is_aligned=True).at_once
+    return max(1, min(_SHARED_BY if is_one_of_many else _PROGRAMS, -(-view.cells // at_once)))
 
 
-@triton.jit
-def _line(
-    words,
-    outer,
-    inside,
-    row,
-    rows,
-    inner,
-    column,
-    columns,
-    is_cell,
-    column_cell,
-    column_cells,
-    IS_WHOLE: tl.constexpr,
-):
-    """The words of one row of every cell at hand, and the key of that row in each."""
-    number = (outer * rows + row).to(tl.int64) * inner + inside
-    at = (number * columns)[:, None] + column
-    mask = is_cell[:, None]
-    if not IS_WHOLE:
-        mask = mask & ((row >= 0) & (row < rows))[:, None] & (column >= 0) & (column < columns)
-    word = tl.load(words + at, mask=mask, other=0).to(tl.uint32)
-    return word, _mixed((number * column_cells + column_cell).to(tl.uint32))[:, None]
-
-
-@triton.jit
-def _sketch(
-    words,
-    sums,
-    totals,
-    row_signs,
-    column_table,
-    rows,
-    inner,
-    columns,
-    row_cells,
-    column_cells,
-    cell_count,
-    row_shift,
-    column_shift,
-    DTYPE: tl.constexpr,
-    ROW_SIZE: tl.constexpr,
-    COLUMN_SIZE: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    IS_WHOLE: tl.constexpr,
-):
-    place = tl.arange(0, WIDTH)
-    squares = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-    total = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-    peak = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-    digest = tl.zeros((AT_ONCE, WIDTH), tl.uint32)
-    for start in range(tl.program_id(0) * AT_ONCE, cell_count, tl.num_programs(0) * AT_ONCE):
-        cell = start + tl.arange(0, AT_ONCE)
-        is_cell = cell < cell_count
-        column_cell = cell % column_cells
-        rest = cell // column_cells
-        inside = rest % inner
-        rest = rest // inner
-        top = (rest % row_cells) * ROW_SIZE - row_shift
-        outer = rest // row_cells
-        aa = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-        ab = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-        ba = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-        bb = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-        for left in range(0, COLUMN_SIZE, WIDTH):
-            column = (column_cell * COLUMN_SIZE - column_shift + left)[:, None] + place[None, :]
-            table = tl.load(column_table + left + place).to(tl.uint32)
-            first = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-            second = tl.zeros((AT_ONCE, WIDTH), tl.float32)
-            hashed = tl.zeros((AT_ONCE, WIDTH), tl.uint32)
-            if ROW_SIZE < 4:
-                for line in tl.static_range(ROW_SIZE):
-                    word, key = _line(
-                        *(words, outer, inside, top + line, rows, inner, column, columns),
-                        *(is_cell, column_cell, column_cells, IS_WHOLE),
-                    )
-                    x = _value(word, DTYPE)
-                    first += x
-                    if line == 0:
-                        second += x
-                    else:
-                        second -= x
-                    squares += x * x
-                    total += x
-                    peak = tl.maximum(peak, tl.abs(x))
-                    hashed += word * key
-            else:
-                for group in range(ROW_SIZE // 4):
-                    row = top + 4 * group
-                    w0, k0 = _line(
-                        *(words, outer, inside, row, rows, inner, column, columns),
-                        *(is_cell, column_cell, column_cells, IS_WHOLE),
-                    )
-                    w1, k1 = _line(
-                        *(words, outer, inside, row + 1, rows, inner, column, columns),
-                        *(is_cell, column_cell, column_cells, IS_WHOLE),
-                    )
-                    w2, k2 = _line(
-                        *(words, outer, inside, row + 2, rows, inner, column, columns),
-                        *(is_cell, column_cell, column_cells, IS_WHOLE),
-                    )
-                    w3, k3 = _line(
-                        *(words, outer, inside, row + 3, rows, inner, column, columns),
-                        *(is_cell, column_cell, column_cells, IS_WHOLE),
-                    )
-                    x0, x1 = _value(w0, DTYPE), _value(w1, DTYPE)
-                    x2, x3 = _value(w2, DTYPE), _value(w3, DTYPE)
-                    upper, lower = x0 + x1, x2 - x3
-                    if ROW_SIZE == 4:  # + + + - and + + - +
-                        first = upper + lower
-                        second = upper - lower
-                    else:  # of four rows, the second half of a larger cell takes the other signs
-                        is_odd = (group % 2).to(tl.float32)
-                        four = upper + lower * (1.0 - 2.0 * is_odd)
-                        first += four * tl.load(row_signs + group)
-                        second += four * tl.load(row_signs + ROW_SIZE // 4 + group)
-                    squares += x0 * x0 + x1 * x1 + x2 * x2 + x3 * x3
-                    total += upper + (x2 + x3)
-                    larger = tl.maximum(tl.abs(x0), tl.abs(x1))
-                    larger = tl.maximum(larger, tl.maximum(tl.abs(x2), tl.abs(x3)))
-                    peak = tl.maximum(peak, larger)
-                    hashed += w0 * k0 + w1 * k1 + w2 * k2 + w3 * k3
-            digest += hashed * (table | 1)[None, :]
-            a = tl.where((table >> 31) != 0, -1.0, 1.0)[None, :]
-            b = tl.where(((table >> 30) & 1) != 0, -1.0, 1.0)[None, :]
-            aa += first * a
-            ab += first * b
-            if ROW_SIZE > 1:
-                ba += second * a
-                bb += second * b
-        each: tl.constexpr = (2 if ROW_SIZE > 1 else 1) * (2 if COLUMN_SIZE > 1 else 1)
-        into = sums + each * cell
-        tl.store(into, tl.sum(aa, axis=1), mask=is_cell)
-        if COLUMN_SIZE > 1:
-            tl.store(into + 1, tl.sum(ab, axis=1), mask=is_cell)
-        if ROW_SIZE > 1:
-            tl.store(into + each // 2, tl.sum(ba, axis=1), mask=is_cell)
-            if COLUMN_SIZE > 1:
-                tl.store(into + 3, tl.sum(bb, axis=1), mask=is_cell)
-    own = totals + 4 * tl.program_id(0)
-    tl.store(own, tl.sum(tl.sum(squares, axis=1)))
-    tl.store(own + 1, tl.sum(tl.sum(total, axis=1)))
-    tl.store(own + 2, tl.max(tl.max(peak, axis=1)))
-    bits = tl.sum(tl.sum(digest, axis=1)).to(tl.uint32)
-    tl.store(own + 3, bits.to(tl.float32, bitcast=True))
-
-
-@triton.jit
-def _count_exponents(
-    words,
-    counts,
-    stretches,
-    DTYPE: tl.constexpr,
-    STRETCH: tl.constexpr,
-    SAMPLED: tl.constexpr,
-    BINS: tl.constexpr,
-):
-    place = tl.arange(0, STRETCH)
-    found = tl.zeros((BINS,), tl.int32)
-    for number in range(tl.program_id(0), stretches, tl.num_programs(0)):
-        at = number.to(tl.int64) * (STRETCH * SAMPLED) + place
-        x = _value(tl.load(words + at).to(tl.uint32), DTYPE)
-        found += tl.histogram(((x.to(tl.int32, bitcast=True) >> 25) & 63), BINS)
-    tl.atomic_add(counts + tl.arange(0, BINS), found)
+@functools.lru_cache(_KEPT)
+def _form(view: View, dtype: torch.dtype, *, is_aligned: bool) -> _Form:
+    items = min(LOAD_BYTES // dtype.itemsize, view.column_size)
+    lanes = min(_LANES, view.column_size // items)
+    cut = (view.rows % view.row_size, view.columns % view.column_size)
+    return _Form(
+        dtype=_DTYPES[dtype],
+        row_size=view.row_size,
+        column_size=view.column_size,
+        at_once=_WARPS * _LANES // lanes,
+        lanes=lanes,
+        items=items,
+        is_whole=not any((*cut, view.row_shift, view.column_shift)),
+        is_aligned=is_aligned,
+    )
 
 
 @functools.cache
-def _tables(device: torch.device, view: View) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = torch.from_numpy(signs(max(1, view.row_size // 4)))
-    keys = torch.from_numpy(column_keys(view.column_size).view(np.int32))
-    return rows.to(device), keys.to(device)
+def _tables(device: torch.device, form: _Form) -> tuple[torch.Tensor, torch.Tensor]:
+    """Signs of groups of rows, and the planes of the keys of columns."""
+    rows = torch.from_numpy(signs(max(1, form.row_size // _ROWS)))
+    keys = column_keys(form.column_size).astype("<u4")
+    word = next(dtype for dtype, number in _DTYPES.items() if number == form.dtype).itemsize
+    planes = keys.view(f"<u{word}").reshape(form.column_size, -1).T.copy()
+    return rows.to(device), torch.from_numpy(planes.view(np.uint8)).to(device).view(_WORDS[word])
 
 
-def sketch_on_device(
-    tensor: torch.Tensor, view: View, sums: torch.Tensor, totals: torch.Tensor
-) -> None:
-    """Queue the pass on the current stream; `totals` has room for all programs."""
-    row_signs, column_table = _tables(tensor.device, view)
-    cut = (view.rows % view.row_size, view.columns % view.column_size)
+class Launch(NamedTuple):
+    """A kernel that is compiled, with what is the same each time.
+
+    Half of the time of a launch is looking for its kernel.
+    """
+
+    run: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+    def again(self, *addresses: int) -> None:
+        self.run(*addresses, *self.arguments)
+
+
+def sketch(
+    device: torch.device, address: int, dtype: torch.dtype, view: View, sums: int, totals: int
+) -> Launch | None:
+    """Queue the pass over one tensor; the last two are addresses of where its numbers go.
+
+    The same for the next tensor with this view that is aligned alike, where it is compiled.
+    """
+    form = _form(view, dtype, is_aligned=not address % LOAD_BYTES)
     arguments = (
-        tensor.view(_WORDS[tensor.element_size()]),
-        *(sums, totals, row_signs, column_table),
+        *_tables(device, form),
         *(view.rows, view.inner, view.columns, view.row_cells, view.column_cells, view.cells),
         *(view.row_shift, view.column_shift),
+        *form,
     )
-    constants: dict[str, Any] = {
-        "DTYPE": _DTYPES[tensor.dtype],
-        "ROW_SIZE": view.row_size,
-        "COLUMN_SIZE": view.column_size,
-        "AT_ONCE": _WARPS * max(1, _WIDTH // view.column_size),
-        "WIDTH": min(_WIDTH, view.column_size),
-        "IS_WHOLE": not any((*cut, view.row_shift, view.column_shift)),
-    }
-    key = (tensor.device, tensor.dtype, view)
-    made = _MADE.get(key)
-    if made is None:
-        _MADE[key] = _sketch[(PROGRAMS,)](*arguments, **constants, num_warps=_WARPS)
-    else:  # half of the time of a launch is looking for what was compiled
-        made[(PROGRAMS, 1, 1)](*arguments, *constants.values())
+    grid = (programs_of(view, dtype, is_one_of_many=False), 1, 1)
+    made = kernels.sketch_kernel[grid](address, sums, totals, *arguments, num_warps=_WARPS)
+    return None if made is None else Launch(made[grid], arguments)
 
 
-def count_exponents_on_device(tensor: torch.Tensor, counts: torch.Tensor) -> int:
-    """Queue counting on a sample of the tensor; of how many elements one was looked at.
+class Passes:
+    """Over many tensors whose kernels are compiled alike; made once, queued in every step.
 
-    `counts` are zeros; a tensor that is smaller than a sample's stretches is not counted.
+    Sums and totals go to offsets from two addresses.
     """
-    stretches = tensor.numel() // (_STRETCH * _SAMPLED)
-    if not stretches:
-        return 0
-    _count_exponents[(min(PROGRAMS, stretches),)](
-        tensor.view(_WORDS[tensor.element_size()]),
-        counts,
-        stretches,
-        DTYPE=_DTYPES[tensor.dtype],
-        STRETCH=_STRETCH,
-        SAMPLED=_SAMPLED,
-        BINS=EXPONENTS,
-        num_warps=4,
-    )
-    return _SAMPLED
+
+    def __init__(self, jobs: Sequence[tuple[View, int, int]], dtype: torch.dtype) -> None:
+        """Of each tensor its view, and the offsets of its sums and its totals."""
+        self._view, self._dtype = jobs[0][0], dtype
+        rows: list[tuple[int, ...]] = []
+        owners: list[int] = []
+        for number, (view, sums, totals) in enumerate(jobs):
+            programs = programs_of(view, dtype, is_one_of_many=True)
+            rows.append(
+                (
+                    *(0, sums, totals, len(owners), programs),
+                    *(view.rows, view.inner, view.columns, view.row_cells, view.column_cells),
+                    *(view.cells, view.row_shift, view.column_shift),
+                )
+            )
+            owners += [number] * programs
+        self._jobs = np.array(rows, dtype=np.int64)
+        self._programs = len(owners)
+        self.owners = np.array(owners, dtype=np.int32)
+
+    def table(self, tensors: Numbers, sums: int, totals: int) -> Numbers:
+        """What the kernel must know of tensors at these addresses."""
+        jobs = self._jobs.copy()
+        jobs[:, 0] = tensors
+        jobs[:, 1] += sums
+        jobs[:, 2] += totals
+        return jobs
+
+    def queue(self, jobs: torch.Tensor, owners: torch.Tensor, *, is_aligned: bool) -> None:
+        """Both on the device."""
+        form = _form(self._view, self._dtype, is_aligned=is_aligned)
+        tables = _tables(jobs.device, form)
+        _queue(kernels.sketch_many_kernel, self._programs, (jobs, owners, *tables), form, _WARPS)
+
+
+def compiled_for(view: View, dtype: torch.dtype) -> object:
+    """Equal where the same kernel reads both, if they are aligned alike."""
+    return _form(view, dtype, is_aligned=True)
+
+
+def stretches_of(elements: int) -> int:
+    """How many stretches of a tensor are looked at for magnitudes; none of a small one."""
+    return elements // (_STRETCH * _SAMPLED)
+
+
+def count(
+    device: torch.device, address: int, dtype: torch.dtype, stretches: int, counts: int
+) -> None:
+    """Queue counting of magnitudes; `counts` is the address of where they go."""
+    launch = _COUNTS.get((device, dtype))
+    if launch is not None:
+        launch.again(address, counts, stretches)
+        return
+    arguments = (_DTYPES[dtype], _STRETCH, _SAMPLED, _COUNTERS, EXPONENTS)
+    grid = (_COUNTERS, 1, 1)
+    made = kernels.count_kernel[grid](address, counts, stretches, *arguments, num_warps=4)
+    if made is not None:
+        _COUNTS[device, dtype] = Launch(made[grid], arguments)
+
+
+def count_many(dtype: torch.dtype, jobs: torch.Tensor, count: int) -> None:
+    """The same of so many jobs: (address, counts, stretches)."""
+    constants = (_DTYPES[dtype], _STRETCH, _SAMPLED, _COUNTERS, EXPONENTS)
+    _queue(kernels.count_many_kernel, _COUNTERS * count, (jobs,), constants, 4)
+
+
+def finish_many(jobs: torch.Tensor, count: int) -> None:
+    """Queue adding up of (totals, programs, counts or 0, where the fingerprint begins)."""
+    constants = (triton.next_power_of_2(_PROGRAMS), _SAMPLED, _COUNTERS, EXPONENTS)
+    _queue(kernels.finish_kernel, count, (jobs,), constants, 8)
+
+
+def copy_many(jobs: torch.Tensor, count: int) -> None:
+    """Queue copies of (from, to, bytes)."""
+    _queue(kernels.copy_many_kernel, count, (jobs,), (_COPIED,), 4)
+
+
+def _queue(
+    kernel: Any,
+    programs: int,
+    tables: Sequence[torch.Tensor],
+    constants: tuple[Any, ...],
+    warps: int,
+) -> None:
+    """Launch a kernel that reads tables, which begin at multiples of the alignment."""
+    key = kernel, tables[0].device, constants
+    made, grid = _MADE.get(key), (programs, 1, 1)
+    if made is None:
+        _MADE[key] = kernel[grid](*tables, *constants, num_warps=warps)
+    else:
+        made[grid](*tables, *constants)

@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* Raise it whenever the struct, an enum or a signature changes; kernel.py holds the same number. */
-#define ABI 6
+#define ABI 7
 
 /* Elements summed in float, by the lanes (4 in SSE and NEON, 8 or more in AVX) that share them. A
    sum of squares erred by at most 7e-7 over normal, uniform and lognormal data; the worst case is a
@@ -43,6 +43,7 @@ struct sums {
     double peak; /* the largest magnitude of the reference */
     int64_t nonfinite_reference, nonfinite_candidate, unequal, max_ulp;
     int64_t worst; /* the element of max_error, counted from the start of this call's matrices */
+    uint64_t reference_grain, candidate_grain; /* mantissa bits set anywhere, as in a double */
 };
 
 /* Where the squared errors of one panel go: rows[i] and columns[j] are grown. */
@@ -72,6 +73,17 @@ INLINE float load(enum type type, const char *data, int64_t i) {
     }
     memcpy(&whole, data + 4 * i, sizeof whole);
     return whole;
+}
+
+INLINE uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* The mantissa of a float at its place in a double. */
+INLINE uint64_t grain_of(uint32_t bits) {
+    return (uint64_t)(bits & 0x7fffff) << 29;
 }
 
 INLINE int is_finite(double value) {
@@ -114,6 +126,8 @@ INLINE void add_carefully(enum type type, const char *reference, const char *can
         sums->nonfinite_candidate += !is_finite(c) && r != c;
         sums->unequal += !(r == c || (r != r && c != c));
         if (!is_finite(r) || !is_finite(c)) continue;
+        sums->reference_grain |= grain_of(bits_of(wide_r));
+        sums->candidate_grain |= grain_of(bits_of(wide_c));
         int64_t ulp = ulp_distance(wide_r, wide_c) >> (type == BFLOAT16 ? 16 : 0);
         sums->error_squared += e * e;
         sums->reference_squared += r * r;
@@ -162,6 +176,7 @@ struct totals {
     float peak;
     double cc;
     uint32_t ulp, unequal;
+    uint32_t reference_bits, candidate_bits; /* of floats, set anywhere */
     int signs; /* of float32: whether some differ, and then ulp and unequal do not hold */
 };
 
@@ -202,6 +217,8 @@ INLINE int add_totals(enum type type, struct matrix run, struct totals totals, s
     sums->error_dot += totals.er;
     sums->error_sum += totals.sum;
     sums->unequal += totals.unequal;
+    sums->reference_grain |= grain_of(totals.reference_bits);
+    sums->candidate_grain |= grain_of(totals.candidate_bits);
     if (totals.peak > sums->peak) sums->peak = totals.peak;
     if (totals.ulp > sums->max_ulp) sums->max_ulp = totals.ulp;
     float before = (float)sums->max_error;
@@ -209,15 +226,18 @@ INLINE int add_totals(enum type type, struct matrix run, struct totals totals, s
     return 1;
 }
 
-/* The sum of the squares of one tensor, and its largest magnitude. */
+/* The sum of the squares of one tensor, its largest magnitude, and the bits set anywhere. */
 struct size {
     float squared, peak;
+    uint32_t bits;
 };
 
 INLINE int add_same_bits(enum type type, struct matrix run, struct size size, struct sums *sums) {
     if (!trusted(type, run.reference, (int)(run.rows * run.columns), size.squared)) return 0;
     sums->reference_squared += size.squared;
     sums->candidate_squared += size.squared;
+    sums->reference_grain |= grain_of(size.bits);
+    sums->candidate_grain |= grain_of(size.bits);
     if (size.peak > sums->peak) sums->peak = size.peak;
     return 1;
 }

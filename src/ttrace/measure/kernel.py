@@ -18,13 +18,19 @@ from pathlib import Path
 import torch
 
 from ttrace.errors import UsageError
-from ttrace.measure.kernel_numpy import PythonKernel, add_ulp, chunks, counted_from
+from ttrace.measure.kernel_numpy import (
+    PythonKernel,
+    add_ulp,
+    chunks,
+    counted_from,
+    fits_float32,
+)
 from ttrace.measure.sums import NO_SQUARES, Kernel, Squares, Sums
 
 _LIBRARY = Path(__file__).with_name("_kernel.so")
 
 # These mirror kernel.c: its ABI number and its enum type.
-_ABI = 6
+_ABI = 7
 _TYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 
@@ -56,7 +62,7 @@ class CompiledKernel:
     ) -> None:
         if reference.dtype == candidate.dtype and reference.dtype in _TYPES:
             self._call(reference, candidate, sums, squares)
-        elif _fits_float32(reference.dtype) and _fits_float32(candidate.dtype):
+        elif fits_float32(reference.dtype) and fits_float32(candidate.dtype):
             self._add_as_float32(reference, candidate, sums, squares)
         else:
             self._wide.add(reference, candidate, sums, squares)
@@ -128,7 +134,3 @@ def load_library(path: Path) -> ctypes.CDLL | None:
         stacklevel=2,
     )
     return None
-
-
-def _fits_float32(dtype: torch.dtype) -> bool:
-    return dtype == torch.float32 or dtype.itemsize <= 2

@@ -43,6 +43,7 @@ struct NAMED(sums) {
     halves ulp, apart; /* bfloat16: the largest distance, and how often it was not 0 */
     words differ;      /* float32: how often bits were not the same */
     ints peak;         /* the bits of the largest magnitude of the reference */
+    words expected, found; /* the bits that are set anywhere */
 };
 
 TARGET INLINE floats NAMED(load)(const char *data) {
@@ -88,6 +89,14 @@ TARGET INLINE float NAMED(highest)(enum type type, ints peak) {
     return from_bits((uint32_t)top);
 }
 
+/* Of floats; two bfloat16 in one word are the upper halves of two. */
+TARGET INLINE uint32_t NAMED(set_bits)(enum type type, words set) {
+    uint32_t lane[LANES], bits = 0;
+    memcpy(lane, &set, sizeof lane);
+    for (int i = 0; i < LANES; i++) bits |= lane[i];
+    return type == BFLOAT16 ? bits << 16 | (bits & 0xffff0000u) : bits;
+}
+
 /* One turn of STEP elements. */
 TARGET INLINE void NAMED(add)(enum type type, int by_column, const char *reference,
                               const char *candidate, floats *squares, floats *row,
@@ -97,6 +106,8 @@ TARGET INLINE void NAMED(add)(enum type type, int by_column, const char *referen
         NAMED(widen)(one, r);
         NAMED(widen)(other, c);
         sums->peak = NAMED(higher)(type, sums->peak, one);
+        sums->expected |= (words)one;
+        sums->found |= (words)other;
         shorts a = NAMED(order)(one), b = NAMED(order)(other);
         halves distance = (halves)LARGER_SHORTS(a, b) - (halves)SMALLER_SHORTS(a, b);
         sums->ulp = LARGER_HALVES(sums->ulp, distance);
@@ -107,6 +118,8 @@ TARGET INLINE void NAMED(add)(enum type type, int by_column, const char *referen
         for (int i = 0; i < 2; i++) {
             ints distance = (ints)c[i] - (ints)r[i];
             sums->peak = NAMED(higher)(type, sums->peak, r[i]);
+            sums->expected |= (words)r[i];
+            sums->found |= (words)c[i];
             sums->most = LARGER_INTS(sums->most, distance);
             sums->least = SMALLER_INTS(sums->least, distance);
             sums->signs |= (ints)c[i] ^ (ints)r[i];
@@ -135,16 +148,20 @@ TARGET INLINE float NAMED(lanes)(floats vector) {
 TARGET INLINE struct size NAMED(size)(enum type type, const char *data, int n) {
     floats sum[2] = {0};
     ints peak = {0};
+    words set = {0};
+    uint32_t bits = 0;
     float rest = 0, top = 0;
     int whole = n - n % STEP;
     for (int i = 0; i < whole; i += STEP) {
         const char *turn = data + size_bytes(type, i);
         floats loaded = NAMED(load)(turn), r[2] = {loaded};
         peak = NAMED(higher)(type, peak, loaded);
+        set |= (words)loaded;
         if (type == BFLOAT16) NAMED(widen)(loaded, r);
         else {
             r[1] = NAMED(load)(turn + sizeof loaded);
             peak = NAMED(higher)(type, peak, r[1]);
+            set |= (words)r[1];
         }
         sum[0] += r[0] * r[0];
         sum[1] += r[1] * r[1];
@@ -152,10 +169,11 @@ TARGET INLINE struct size NAMED(size)(enum type type, const char *data, int n) {
     for (int i = whole; i < n; i++) {
         float value = load(type, data, i), magnitude = value < 0 ? -value : value;
         rest += value * value;
+        bits |= bits_of(value);
         if (magnitude > top) top = magnitude;
     }
-    float high = NAMED(highest)(type, peak);
-    return (struct size){NAMED(lanes)(sum[0] + sum[1]) + rest, high > top ? high : top};
+    float high = NAMED(highest)(type, peak), squared = NAMED(lanes)(sum[0] + sum[1]) + rest;
+    return (struct size){squared, high > top ? high : top, bits | NAMED(set_bits)(type, set)};
 }
 
 TARGET INLINE struct totals NAMED(finish)(enum type type, floats ee,
@@ -166,6 +184,8 @@ TARGET INLINE struct totals NAMED(finish)(enum type type, floats ee,
         .er = NAMED(lanes)(sums->er[0] + sums->er[1]),
         .sum = NAMED(lanes)(sums->sum[0] + sums->sum[1]),
         .peak = NAMED(highest)(type, sums->peak),
+        .reference_bits = NAMED(set_bits)(type, sums->expected),
+        .candidate_bits = NAMED(set_bits)(type, sums->found),
     };
     int32_t largest[LANES], most[LANES], least[LANES], signs[LANES], top = 0;
     uint32_t differ[LANES];

@@ -37,6 +37,7 @@ class PythonKernel:
         for part, first, inside in chunks(reference, squares):
             r, c = reference[part].contiguous(), candidate[part].contiguous()
             add_ulp(r, c, sums)
+            _add_grains(r, c, sums)
             with counted_from(first, sums):
                 _add_chunk(r, c, sums, inside)
 
@@ -82,6 +83,33 @@ def add_ulp(reference: torch.Tensor, candidate: torch.Tensor, sums: Sums) -> Non
         r, c = r[finite], c[finite]
     if r.size:
         sums.max_ulp = max(sums.max_ulp, min(int(ulp.distances(r, c).max()), _LARGEST))
+
+
+def _add_grains(reference: torch.Tensor, candidate: torch.Tensor, sums: Sums) -> None:
+    """The mantissa bits of both, of pairs that are finite."""
+    r, c = _as_kernels_have(reference), _as_kernels_have(candidate)
+    finite = (r.isfinite() & c.isfinite()).numpy()
+    sums.reference_grain |= _mantissas(r, finite)
+    sums.candidate_grain |= _mantissas(c, finite)
+
+
+def _as_kernels_have(values: torch.Tensor) -> torch.Tensor:
+    """Flat, as float32 where that holds all of its numbers, else as float64."""
+    flat = values.reshape(-1)
+    return flat.float() if fits_float32(values.dtype) else flat.double()
+
+
+def _mantissas(values: torch.Tensor, finite: npt.NDArray[np.bool_]) -> int:
+    bits = ulp.bits_of(values)
+    used = int(np.bitwise_or.reduce(bits if finite.all() else bits[finite]))
+    if values.dtype == torch.float32:
+        return (used & ((1 << 23) - 1)) << 29
+    return used & ((1 << 52) - 1)
+
+
+def fits_float32(dtype: torch.dtype) -> bool:
+    """Whether float32 holds all of its numbers."""
+    return dtype == torch.float32 or dtype.itemsize <= 2
 
 
 def _add_chunk(

@@ -21,7 +21,8 @@ class Sums(ctypes.Structure):
     """Both kernels add to the same place.
 
     `worst` is the flat index, in the matrices of the latest call, of an element that is further off
-    than `max_error` was before it; a call that finds none leaves it alone.
+    than `max_error` was before it; a call that finds none leaves it alone. Grains are the mantissa
+    bits that any finite element of the pair has set, where a float64 has them (core/formats.py).
     """
 
     error_squared: float
@@ -36,6 +37,8 @@ class Sums(ctypes.Structure):
     unequal: int
     max_ulp: int
     worst: int
+    reference_grain: int
+    candidate_grain: int
 
     _fields_ = (
         ("error_squared", ctypes.c_double),
@@ -50,6 +53,8 @@ class Sums(ctypes.Structure):
         ("unequal", ctypes.c_int64),
         ("max_ulp", ctypes.c_int64),
         ("worst", ctypes.c_int64),
+        ("reference_grain", ctypes.c_uint64),
+        ("candidate_grain", ctypes.c_uint64),
     )
 
 

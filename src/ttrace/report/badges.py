@@ -35,6 +35,14 @@ MISTAKE_BADGES = {
     Mistake.FACTOR_OF_EACH_PART: "another factor on each rank",
     Mistake.SAME_VECTOR_IN_EVERY_ROW: "bias added too often or not at all",
     Mistake.ROUNDED_LOWER: "rounded to {dtype}",
+    Mistake.NOT_QUANTISED: "not quantised to {reference_dtype}",
+    Mistake.WRONG_SCALE: "wrong scale of codes",
+    Mistake.WRONG_CODES: "wrong codes",
+    Mistake.OTHER_SCALE: "quantised under another scale",
+    Mistake.STALE_SCALE: "quantised under a stale scale",
+    Mistake.SCALE_OF_EACH_PART: "amax not reduced{over}",
+    Mistake.OTHER_CODES: "quantised to {dtype}",
+    Mistake.OTHER_BLOCKS: "scales of other blocks",
     Mistake.ONE_TERM_OF_A_SUM: "one term of a sum{over}",
 }
 
@@ -77,6 +85,8 @@ FINDING_BADGES = {
     Finding.ONLY_IN_REFERENCE: "missing",
     Finding.NO_RANK_HOLDS: "shards missing",
     Finding.CANNOT_BE_ALIGNED: "other shape",
+    Finding.LOWER_PRECISION: "lower precision",
+    Finding.NOT_QUANTISED: "not quantised",
     Finding.TAKEN_AS_CHUNKS: "other values or another split",
 }
 
@@ -145,7 +155,9 @@ def mistake_badge(found: Diagnosis) -> str:
         return found.mistake.replace("_", " ")
     axes = found.axes or tuple(name for name in found.sizes if name not in _NO_AXES)
     over = _over(axes or found.sizes)
-    return MISTAKE_BADGES[Mistake(found.mistake)].format(over=over, dtype=found.dtype)
+    return MISTAKE_BADGES[Mistake(found.mistake)].format(
+        over=over, dtype=found.dtype, reference_dtype=found.reference_dtype
+    )
 
 
 def _disagreeing(first: TensorResult | None, mesh: Mesh) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from ttrace.errors import UsageError
 from ttrace.report import github, html, json_file, junit, markdown, terminal, trackers
 from ttrace.report.console import console_on
 from ttrace.report.numbers import counted
+from ttrace.trace.store import local_path, place_of
 
 _GROUP = "ttrace.report_forms"
 
@@ -57,7 +58,7 @@ class FileForm(Form):
         if target == "-":
             write_whole(out, text)
             return ""
-        Path(target).write_text(text, encoding="utf-8")
+        place_of(target).write_text(text, encoding="utf-8")
         return target
 
 
@@ -69,7 +70,7 @@ class FolderForm(Form):
     target: ClassVar[str] = "DIR"
 
     def write(self, result: CheckResult, target: str, out: TextIO) -> str:
-        return self.fill(result, Path(target))
+        return self.fill(result, local_path(target))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

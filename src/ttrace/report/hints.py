@@ -32,6 +32,20 @@ MISTAKE_HINTS = {
     Mistake.SAME_VECTOR_IN_EVERY_ROW: "look for a bias that every rank adds before a sum, or that "
     "none adds",
     Mistake.ROUNDED_LOWER: "look for a cast, an autocast region, or a dtype of communication",
+    Mistake.NOT_QUANTISED: "look for a layer that is left out of the recipe, or a quantiser that "
+    "is off here",
+    Mistake.WRONG_SCALE: "check which scale is handed on with the codes (its own, not that of the "
+    "other operand, nor its inverse), and the factor of what is quantised",
+    Mistake.WRONG_CODES: "check the cast (does it saturate, how does it round), and what is cast",
+    Mistake.OTHER_SCALE: "check of what the amax is taken, over which group it is reduced, and how "
+    "a history of it is advanced",
+    Mistake.STALE_SCALE: "check whether the amax history is advanced in every step, and when its "
+    "scale is computed",
+    Mistake.SCALE_OF_EACH_PART: "look for an all-reduce of the amax that is not made; where a "
+    "recipe wants a scale for each rank, quantise the reference in the same blocks",
+    Mistake.OTHER_CODES: "check which format the recipe has for this tensor: forward and backward "
+    "may have different ones",
+    Mistake.OTHER_BLOCKS: "check the granularity of the recipe, and along which dim blocks lie",
     Mistake.ONE_TERM_OF_A_SUM: "look for an all-reduce or reduce-scatter that is not made, or a "
     "partial sum that is declared whole",
 }
@@ -66,6 +80,10 @@ FINDING_HINTS = {
     "is repeated",
     Finding.REPLICAS_DISAGREE: "look for a broadcast or reduction that is not made over all ranks "
     "that should hold the same",
+    Finding.LOWER_PRECISION: "look for a cast, an autocast region, or a dtype of communication or "
+    "of state",
+    Finding.NOT_QUANTISED: "look for a layer that is left out of the recipe, or a quantiser that "
+    "is off here",
     Finding.NONFINITE: "look for an overflow, a division by zero, or memory that is used before "
     "it is filled",
     Finding.ONLY_IN_REFERENCE: "check why this is never computed here",

@@ -18,6 +18,7 @@ from ttrace.core.results import CheckResult
 from ttrace.report import overall
 from ttrace.report.payload import payload
 from ttrace.text import inert
+from ttrace.trace.store import PathOrUrl, place_of
 
 # In this order: each uses only what stands above it.
 SCRIPTS = (
@@ -44,6 +45,11 @@ def render(result: CheckResult) -> str:
         # The title comes last and alone has words of a user: they must not be taken for a name.
         page = page.replace(name, text)
     return page
+
+
+def write_report(result: CheckResult, place: PathOrUrl | str) -> None:
+    """The page as a file, of this machine or behind a URL."""
+    place_of(place).write_text(render(result), encoding="utf-8")
 
 
 def _part(name: str) -> str:

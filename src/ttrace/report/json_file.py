@@ -7,12 +7,11 @@ for results: JSON has no NaN and no infinity, so they become the strings "nan" a
 from __future__ import annotations
 
 import json
-import math
-from pathlib import Path
 from typing import Any
 
-from ttrace.core.door import parse_json, read_bounded
+from ttrace.core.door import bounded, parse_json
 from ttrace.core.limits import RESULT_BYTES
+from ttrace.core.plain import is_odd_number, strict_json
 from ttrace.core.refused import InWords, Refused
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
@@ -20,6 +19,10 @@ from ttrace.report import overall, view, wording
 from ttrace.report.older import SCHEMAS, upgraded
 from ttrace.report.ranks import mesh_of
 from ttrace.text import inert
+from ttrace.trace.store import PathOrUrl, place_of
+
+_APART = json.JSONEncoder(allow_nan=False)
+_CLOSE = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def render(result: CheckResult) -> str:
@@ -44,13 +47,14 @@ def _add_words(result: CheckResult, data: dict[str, Any]) -> None:
 def dumps(data: object) -> str:
     """One line for every tensor: small, quick to write, and lines are what people search in."""
     # Only a text can hold ##, which a log of a CI system might obey, in whatever line it stands.
-    return _written(_strict(data), "").replace("##", r"#\u0023") + "\n"
+    return _written(data, "").replace("##", r"#\u0023") + "\n"
 
 
-def read_result(file: Path) -> CheckResult:
+def read_result(file: PathOrUrl | str) -> CheckResult:
     """A result that `--json` or `--out` wrote, also of an older schema."""
     try:
-        data = parse_json(read_bounded(file, RESULT_BYTES))
+        with place_of(file).open("rb") as opened:
+            data = parse_json(bounded(opened, RESULT_BYTES))
         is_older = isinstance(data, dict) and data.get("schema") in SCHEMAS
         return CheckResult.from_dict(_upgraded(data) if is_older else data)
     except OSError as error:
@@ -77,17 +81,20 @@ def _written(data: Any, margin: str) -> str:
     if isinstance(data, dict) and data:
         parts = [f"{json.dumps(str(k))}: {_written(v, inner)}" for k, v in data.items()]
         opened, closed = "{", "}"
-    elif isinstance(data, list) and any(isinstance(value, dict | list | str) for value in data):
-        parts = [json.dumps(v, allow_nan=False, separators=(",", ":")) for v in data]
+    elif isinstance(data, list | tuple) and any(map(_is_entry, data)):
+        parts = [_in_one_line(v, _CLOSE) for v in data]
         opened, closed = "[", "]"
     else:
-        return json.dumps(data, allow_nan=False)
+        return _in_one_line(data, _APART)
     return f"{opened}\n{inner}" + f",\n{inner}".join(parts) + f"\n{margin}{closed}"
 
 
-def _strict(data: Any) -> Any:
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
-    if isinstance(data, dict):
-        return {key: _strict(value) for key, value in data.items()}
-    return [_strict(value) for value in data] if isinstance(data, list | tuple) else data
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple | str) or is_odd_number(value)
+
+
+def _in_one_line(data: Any, encoder: json.JSONEncoder) -> str:
+    try:
+        return encoder.encode(data)
+    except ValueError:  # it has a number that JSON has not
+        return encoder.encode(strict_json(data))

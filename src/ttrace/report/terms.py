@@ -13,6 +13,7 @@ STATISTIC_TERMS = {
     Statistic.ELEMENT: "the error of one element",
     Statistic.GAIN: "the part of the error along the reference: by what factor it is too large",
     Statistic.SHIFT: "the mean error: by what constant all elements are off",
+    Statistic.GRAIN: "the bits of mantissa that only one of the runs uses",
     Statistic.CHOICES: "how many whole numbers differ",
 }
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ttrace.core.logical import LogicalTensor
+from ttrace.core.quantised import KeptView
 from ttrace.core.statistics import Statistics
 from ttrace.report.console import cell, few, put
 from ttrace.report.numbers import counted
@@ -48,9 +49,13 @@ def print_trace(facts: dict[str, Any], console: Console) -> None:
 
 
 def print_tensor(
-    name: str, tensor: LogicalTensor, statistics: Statistics | None, console: Console
+    name: str,
+    tensor: LogicalTensor,
+    statistics: Statistics | None,
+    console: Console,
+    kept: KeptView | None = None,
 ) -> None:
-    """One logical tensor: its statistics and the map of its shards."""
+    """One logical tensor: its statistics, its codes and scales, and the map of its shards."""
     put(console, name, style="bold")
     facts = {"shape": str(list(tensor.shape)), "dtype": tensor.dtype}
     if statistics is not None:
@@ -58,6 +63,8 @@ def print_tensor(
             "norm": f"{statistics.reference_norm:.6g}",
             "nonfinite": str(statistics.nonfinite_reference),
         }
+    if kept is not None:
+        facts |= _of_kept(kept)
     if tensor.notes:
         facts["layout"] = ", ".join(tensor.notes)
     for key, value in facts.items():
@@ -77,3 +84,12 @@ def print_tensor(
         put(console, f"and {counted(len(rows) - 64, 'more piece')}")
     for gap in tensor.gaps:
         put(console, f"no rank holds {gap}", style="red")
+
+
+def _of_kept(kept: KeptView) -> dict[str, str]:
+    low, high = f"{kept.lowest_scale:.6g}", f"{kept.highest_scale:.6g}"
+    block = "x".join(map(str, kept.block)) or "1"
+    return {
+        "codes": f"{kept.codes}: {kept.zeros:,} zero, {kept.largest:,} the largest",
+        "scales": f"{kept.scales} of {block}: " + (low if low == high else f"{low} to {high}"),
+    }

@@ -10,7 +10,6 @@ Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason, Stage
@@ -21,8 +20,9 @@ from ttrace.core.mesh import NO_MESH, Mesh
 from ttrace.core.readings import Reading, Statistic
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.report.caveats import CAVEATS, EXPECTED, Caveat
+from ttrace.report.fillings import annotation_of, numbers_of
 from ttrace.report.mistakes import MISTAKES
-from ttrace.report.numbers import exact_gain, filled, times
+from ttrace.report.numbers import filled, times
 from ttrace.report.ranks import listed_ranks, on_ranks
 from ttrace.report.words import FINDINGS, LINES, PHASES, REASONS, STAGES, STATISTICS, Line
 
@@ -145,7 +145,7 @@ def _reason(culprit: Culprit, tensors: Tensors, mesh: Mesh) -> str:
         module="" if first is None else display_module(first.module),
         tensor="" if first is None else _tensor(first),
         names=_parameters(evidence),
-        annotation="" if first is None else _annotation(first),
+        annotation="" if first is None else annotation_of(first),
         slots=", ".join(dict.fromkeys(id_.slot for id_ in evidence)),
         more=line(Line.MORE_POINTS, count=others) if others > 0 else "",
         gradients=line(Line.REDUCED_GRADIENTS if reduced else Line.MAIN_GRADIENTS),
@@ -164,12 +164,19 @@ def _tensor(id_: TensorId) -> str:
 def why(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     """How wrong a tensor is, and in what way."""
     found = finding(tensor, mesh)
+    if _is_of_grain(tensor):
+        return found
     return with_commas(size(tensor) or tensor.verdict.value, found)
+
+
+def _is_of_grain(tensor: TensorResult) -> bool:
+    """Whether its bits decide, of which no number says how wrong they are."""
+    return tensor.worst is not None and tensor.worst.reading.statistic is Statistic.GRAIN
 
 
 def size(tensor: TensorResult) -> str:
     """How wrong a tensor is; empty where no number says it."""
-    if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None:
+    if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None or _is_of_grain(tensor):
         return ""
     return _must_be_equal(tensor) or line(Line.RATIO, ratio=times(tensor.ratio))
 
@@ -198,11 +205,13 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
             relative_error=special.relative_error,
             gaps=", ".join(special.gaps),
             problem=special.problem,
+            dtype=special.dtype,
+            reference_dtype=special.reference_dtype,
             told=special.told,
-            annotation=_annotation(tensor.id),
+            annotation=annotation_of(tensor.id),
             shape=list(tensor.shape),
             place="" if tensor.worst is None else reading_place(tensor.worst.reading),
-            **_measured(tensor),
+            **numbers_of(tensor),
         )
     if special.fault:
         is_candidate = tensor.finding is not Finding.ONLY_IN_CANDIDATE
@@ -213,33 +222,13 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     return words
 
 
-def _annotation(id_: TensorId) -> str:
-    """The line of code by which a script says how a tensor is split."""
-    module = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{id_.module}" if id_.module else "model")
-    if not re.fullmatch(r"[\w.\[\]]+", module):  # no name in Python
-        module = f"model.get_submodule({id_.module!r})"
-    what = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}.get(id_.kind.forward, "parameters")
-    split = f"ttrace.Split.over(group, dim=0{', sections=(...)' * (what == 'parameters')})"
-    return f"ttrace.annotate({module}, {what}={{{id_.slot!r}: {split}}})"
-
-
-def _measured(tensor: TensorResult) -> dict[str, object]:
-    """The numbers of its statistics that findings are about."""
-    found = tensor.statistics
-    return {
-        "gain": math.nan if found is None else found.gain,
-        "exact_gain": "" if found is None else exact_gain(found.gain),
-        "shift": math.nan if found is None else found.error_sum / max(1, found.count),
-        "unequal": 0 if found is None else found.unequal,
-        "elements": 0 if found is None else found.count,
-        "nonfinite": 0 if found is None else found.nonfinite_candidate,
-        "nonfinite_reference": 0 if found is None else found.nonfinite_reference,
-    }
-
-
 def evidence_sentence(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     """row 3 of dim 0 is 120,000x what is allowed (0.4 > 3e-06), on ranks 2, 3."""
     worst = tensor.worst
+    if _is_of_grain(tensor):
+        return with_commas(
+            finding(tensor, mesh), on_ranks(tensor.ranks, mesh) if tensor.ranks else ""
+        )
     if worst is None or tensor.verdict is not Verdict.MISMATCH:
         return with_commas(tensor.verdict.value, finding(tensor, mesh))
     said = _must_be_equal(tensor) or line(
@@ -283,6 +272,7 @@ def diagnosis(found: Diagnosis, mesh: Mesh = NO_MESH) -> str:
         sizes=" or ".join(sizes),
         factors=", ".join(factors[:_MOST_FACTORS]),
         dtype=found.dtype,
+        reference_dtype=found.reference_dtype,
         axes=" or ".join(found.axes),
     )
 

@@ -117,6 +117,7 @@ STATISTICS = {
     Statistic.ELEMENT: "element",
     Statistic.GAIN: "the error along the reference",
     Statistic.SHIFT: "the mean error",
+    Statistic.GRAIN: "the precision",
     Statistic.CHOICES: "the number of choices that differ",
 }
 
@@ -124,6 +125,7 @@ STATISTICS = {
 FINDINGS = {
     Finding.EQUAL: "equal",
     Finding.REPLICAS_ROUNDED: "replicas differ by rounding",
+    Finding.OVERFLOWED: "not finite, in a step that overflowed and that both runs left out",
     Finding.SAME_ROWS: "names the same rows",
     Finding.CONSTANT_FACTOR: "a constant factor of {gain:.4g}",
     Finding.FACTOR: "a factor of {exact_gain}",
@@ -132,6 +134,10 @@ FINDINGS = {
     Finding.CHOICES: "{unequal} of {elements:choice} {unequal:|differs/differ}",
     Finding.PLACE: "{place}",
     Finding.NORM: "",
+    Finding.LOWER_PRECISION: "no finer than {dtype}, where the reference is as fine as "
+    "{reference_dtype}",
+    Finding.NOT_QUANTISED: "not quantised: the reference has nothing but numbers of "
+    "{reference_dtype}",
     Finding.TAKEN_AS_CHUNKS: "ranks hold parts of it, taken as plain chunks",
     Finding.TOKENS_MOVED: "{tokens}, noise explains {allowed_moves:g}",
     Finding.REPLICAS_DISAGREE: "replicas on {ranks} and {other_ranks} disagree by "
@@ -184,8 +190,15 @@ TOPICS = {
     Topic.KEPT_TOGETHER: "{count:gradient}, first {first}, {count:|was/were} not compared by "
     "{count:|itself/themselves}: in one of the runs the tensor has several uses, and only the "
     "gradient over all of them is there, which is compared",
+    Topic.COVERING_RANKS: "the candidate was read from {count} of {total:rank}, which hold every "
+    "part of every tensor",
+    Topic.OTHER_REPLICAS: "{count} of {total:replica} on other ranks, first of {first}, "
+    "{count:|differs/differ} from what was read and {count:|was/were} not compared: check without "
+    "`--sample-ranks`",
     Topic.LOSS_SCALE: "activation gradients are {factor:g} times the reference's, as a loss "
     "averaged over a part of the batch makes them; they are compared after dividing by it",
+    Topic.LOWER_PRECISION: "{count:tensor}, first {first}, {count:|is/are} no finer than {text}, "
+    "as the candidate was told, or as a correct layout may be: this is no mistake by itself",
     Topic.UNEQUAL_WEIGHTS: "the loss weighs microbatches differently from the reference: its "
     "gradient is {gains} times the reference's; a mean of means over unequal counts is a different "
     "loss",

@@ -52,16 +52,17 @@ def assert_equivalent(
     timeout_seconds: float = TASK_SECONDS,
     pool: WorkerPool | None = None,
     accept: AcceptList | None = None,
+    simulated: bool = False,
 ) -> CheckResult:
     """Trace both functions and compare; `isolate`: name the root cause (3 more runs).
 
-    `accept` is a TOML file of what may differ.
+    `accept` is a TOML file of what may differ. `simulated`: all ranks share one process.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     with _folder() as (folder, kept):
         experiment = Experiment(
-            reference=Function(reference, reference_world_size, tuple(reference_args)),
-            candidate=Function(candidate, world_size, tuple(candidate_args)),
+            reference=Function(reference, reference_world_size, tuple(reference_args), simulated),
+            candidate=Function(candidate, world_size, tuple(candidate_args), simulated),
             folder=folder,
             steps=steps,
             timeout_seconds=timeout_seconds,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from ttrace.core.form import unlike
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.trace.payload import Span
+from ttrace.trace.payload import Decoder, Span
 from ttrace.trace.payloads import payload_of
 from ttrace.trace.spans import SpanReader
 
@@ -22,6 +23,7 @@ from ttrace.trace.spans import SpanReader
 BLOCK_ELEMENTS = 1 << 20
 
 Index = tuple[int, ...]
+DecoderOf = Callable[[Record], Decoder]  # who reads a record: for its values, what wrote it
 
 
 def blocks(shape: Sequence[int], budget: int = BLOCK_ELEMENTS) -> Iterator[tuple[Index, Index]]:
@@ -78,8 +80,9 @@ def _split_dim(shape: Sequence[int], budget: int) -> int:
 class BlockReader:
     """Assembles blocks of logical tensors in memory of its own, which the next call reuses."""
 
-    def __init__(self, spans: SpanReader) -> None:
+    def __init__(self, spans: SpanReader, decoder_of: DecoderOf = payload_of) -> None:
         self._spans = spans
+        self._decoder_of = decoder_of
         self._slab = _Scratch()
         self._block = _Scratch()
 
@@ -91,7 +94,7 @@ class BlockReader:
         split = _last_cut(shape, start, stop)
         if len(pieces) == 1 and _is_plain(pieces[0]) and pieces[0].layout.is_full:
             return self._read_slab(pieces[0].records[0], _slices(start, stop), split).reshape(size)
-        dtype = common_dtype(pieces)
+        dtype = common_dtype(pieces, self._decoder_of)
         block = self._block.take(size, dtype)
         held = sum(piece.layout.volume for piece in pieces)
         if held < math.prod(shape) or not all(_is_plain(piece) for piece in pieces):
@@ -112,8 +115,11 @@ class BlockReader:
                 yield place, block[place]
 
     def finish(self, tensor: LogicalTensor) -> None:
-        """Verify the checksums of everything the tensor was read from."""
-        for piece in (*tensor.pieces, *tensor.replicas):
+        """Verify the checksums of everything the tensor is read from.
+
+        Replicas with the checksum of what they repeat, or of another replica, are not read.
+        """
+        for piece in (*tensor.pieces, *(first for first, *_ in unlike(tensor))):
             for record in piece.records:
                 self._spans.finish(record)
 
@@ -139,16 +145,16 @@ class BlockReader:
 
     def _read_slab(self, record: Record, local: Sequence[slice], split: int) -> torch.Tensor:
         """Local indices of the dims up to `split`, all of the trailing dims: one span."""
-        payload = payload_of(record)
+        decoder = self._decoder_of(record)
         trailing = record.shape[split + 1 :]
         first = 0
         for size, part in zip(record.shape[: split + 1], local, strict=False):
             first = first * size + part.start
         leading = [part.stop - part.start for part in local[: split + 1]]
         count = math.prod(leading) * math.prod(trailing)
-        room = self._slab.take((count,), payload.read_dtype(record))
+        room = self._slab.take((count,), decoder.read_dtype(record))
         span = Span(record, first * math.prod(trailing), room, self._spans.read)
-        return payload.read(span).reshape((*leading, *trailing))
+        return decoder.read(span).reshape((*leading, *trailing))
 
 
 class _Scratch:
@@ -164,9 +170,9 @@ class _Scratch:
         return self._bytes[:size_bytes].view(dtype).reshape(tuple(shape))
 
 
-def common_dtype(pieces: Sequence[Piece]) -> torch.dtype:
+def common_dtype(pieces: Sequence[Piece], decoder_of: DecoderOf = payload_of) -> torch.dtype:
     """The dtype in which the pieces can be put together; sums are made in at least fp32."""
-    dtypes = {payload_of(r).read_dtype(r) for piece in pieces for r in piece.records}
+    dtypes = {decoder_of(r).read_dtype(r) for piece in pieces for r in piece.records}
     if len(dtypes) == 1 and all(_is_plain(piece) for piece in pieces):
         return next(iter(dtypes))
     wide = any(dtype == torch.float64 or not dtype.is_floating_point for dtype in dtypes)

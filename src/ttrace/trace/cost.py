@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from ttrace.core.cost import RecordingCost
+from ttrace.errors import TraceError
+from ttrace.trace.files import files_of, rank_names
 from ttrace.trace.progress import journal_end
+from ttrace.trace.store import PathOrUrl
 
 
-def cost_of(folder: Path) -> RecordingCost | None:
+def cost_of(folder: PathOrUrl) -> RecordingCost | None:
     """None while a rank has not ended its trace, or where it cannot be read."""
     try:
-        ends = [journal_end(path) for path in folder.glob("rank-*")]
-        size_bytes = sum(file.stat().st_size for file in folder.glob("rank-*/seg-*"))
-    except (OSError, ValueError):  # whoever reads the trace says what is wrong with it
+        files = files_of(folder)
+        ends = [journal_end(files, rank) for rank in rank_names(files)]
+        size_bytes = files.segments_bytes()
+    except (TraceError, OSError, ValueError):  # whoever reads the trace says what is wrong with it
         return None
     if not ends or not all(isinstance(end, dict) for end in ends):
         return None

@@ -1,8 +1,13 @@
-"""Dtypes: how a record names them, what torch and safetensors call them, and how fine they are."""
+"""Dtypes: how a record names them, and what torch and safetensors call them.
+
+How fine they are, and what their codes mean, is in core/formats.py.
+"""
 
 from __future__ import annotations
 
 import torch
+
+from ttrace.core.formats import format_of
 
 # A dtype that safetensors cannot name (complex64, say) is not here: it is stored as bytes.
 _SAFETENSORS_NAMES = {
@@ -58,5 +63,5 @@ def safetensors_name(name: str) -> str | None:
 
 def eps_of(dtype: str | torch.dtype) -> float:
     """The machine epsilon of a dtype, or of the dtype of this name; 0 for whole numbers."""
-    found = torch_dtype(dtype) if isinstance(dtype, str) else dtype
-    return float(torch.finfo(found).eps) if found.is_floating_point else 0.0
+    found = format_of(dtype if isinstance(dtype, str) else dtype_name(dtype))
+    return 0.0 if found is None else found.eps

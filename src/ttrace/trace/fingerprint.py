@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,14 +19,9 @@ from ttrace.core.layout import Layout
 from ttrace.core.record import PayloadRef, Record
 from ttrace.errors import CannotCompare
 from ttrace.measure.cells import FEWEST, LONGEST, Cells, PerDim, choose_cells
-from ttrace.measure.fingerprint import (
-    SKETCHED,
-    Fingerprint,
-    fingerprint_bytes,
-    fingerprint_of,
-)
-from ttrace.trace.arena import Arena
+from ttrace.measure.fingerprint import SKETCHED, PrintForm, fingerprint_bytes, fingerprint_of
 from ttrace.trace.dtypes import torch_dtype
+from ttrace.trace.gpu import Arenas
 from ttrace.trace.payload import FULL, Later, Payload, Span
 
 NAME = "fingerprint"
@@ -47,39 +42,38 @@ class FingerprintPayload(Payload):
 
     def __init__(self, fewest: int = FEWEST) -> None:
         self._fewest = fewest
-        self._arenas: dict[torch.device, Arena] = {}  # of GPUs, while a run is recorded
+        self.arenas = Arenas()  # of GPUs, while a run is recorded
 
     def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
         return asked and self._is_smaller(tensor.dtype, tensor.nbytes)
 
-    def predicted_bytes(self, record: Record) -> int:
-        """What this record of a whole tensor would take instead."""
-        whole_bytes = FULL.size_bytes(record)
-        if not self._is_smaller(torch_dtype(record.dtype), whole_bytes):
-            return whole_bytes
-        wanted = record.id.kind in _WITH_EXPONENTS
-        return fingerprint_bytes(record.shape, self.cells_of(record), has_exponents=wanted)
+    def takes_record(self, record: Record) -> bool:
+        """The same of a tensor that such a record would be of."""
+        return self._is_smaller(torch_dtype(record.dtype), FULL.size_bytes(record))
+
+    def stored_bytes(self, record: Record) -> int:
+        """What such a record takes, whole or not."""
+        if self.takes_record(record):
+            return self.stored(record).form.size_bytes
+        return FULL.size_bytes(record)
 
     def _is_smaller(self, dtype: torch.dtype, whole_bytes: int) -> bool:
         return dtype in SKETCHED and whole_bytes >= _SMALLER * _BYTES_OF_A_SUM * self._fewest
 
     def encode(self, record: Record, tensor: torch.Tensor) -> tuple[Record, Later]:
-        cells, wanted = self.cells_of(record), record.id.kind in _WITH_EXPONENTS
-        described = record.stored_as(_described(cells, with_exponents=wanted))
+        if not has_memory(tensor):
+            raise ValueError(f"a {type(tensor).__name__} that has no memory of its own to be read")
+        stored = self.stored(record)
+        described = record.stored_as(stored.described)
         if tensor.is_cuda:
-            plain = tensor.detach().resolve_neg().contiguous()
-            return described, self._arena(tensor).fingerprint(plain, cells, with_exponents=wanted)
-        data = fingerprint_of(tensor.cpu(), cells, with_exponents=wanted).to_bytes()
+            plain = tensor.resolve_neg() if tensor.is_neg() else tensor
+            return described, self.arenas.of(tensor).fingerprint(plain.contiguous(), stored.form)
+        wanted = stored.form.has_exponents
+        data = fingerprint_of(tensor.cpu(), stored.cells, with_exponents=wanted).to_bytes()
         return described, lambda: memoryview(data)
 
-    def _arena(self, tensor: torch.Tensor) -> Arena:
-        if tensor.device not in self._arenas:
-            self._arenas[tensor.device] = Arena(tensor.device)
-        return self._arenas[tensor.device]
-
     def end_step(self) -> None:
-        for arena in self._arenas.values():
-            arena.end_step()
+        self.arenas.end_step()
 
     def size_bytes(self, record: Record) -> int:
         cells, has_exponents = parameters_of(record)
@@ -91,35 +85,58 @@ class FingerprintPayload(Payload):
             "has not its values; record with --capture full to have them"
         )
 
-    def cells_of(self, record: Record) -> Cells:
-        """The cells of a record, by its shape and what it knows of its place."""
-        kept_dims = _kept_dims(record)
-        return _chosen_cells(record.shape, record.dtype, record.layout, kept_dims, self._fewest)
+    def stored(self, record: Record) -> Stored:
+        """How a record is stored, by its shape and what it knows of its place."""
+        return _stored(
+            record.shape,
+            record.dtype,
+            record.layout,
+            _kept_dims(record),
+            self._fewest,
+            record.id.kind in _WITH_EXPONENTS,
+        )
 
 
 FINGERPRINT = FingerprintPayload()
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether its elements are where it says: kernels read there, whatever a subclass computes."""
+    return tensor.data_ptr() != 0 or not tensor.numel()
+
+
+class Stored(NamedTuple):
+    """The cells of a record, what is said of its bytes, and how a device makes them."""
+
+    cells: Cells
+    described: PayloadRef
+    form: PrintForm
+
+
 @functools.lru_cache(_FORMS_KEPT)
-def _chosen_cells(
-    shape: PerDim, dtype: str, layout: Layout | None, kept_dims: PerDim, fewest: int
-) -> Cells:
+def _stored(
+    shape: PerDim,
+    dtype_name: str,
+    layout: Layout | None,
+    kept_dims: PerDim,
+    fewest: int,
+    has_exponents: bool,  # noqa: FBT001  (a cache of positions is quicker)
+) -> Stored:
     runs = None
     if layout is not None:
         runs = [[(run.start, run.length) for run in dim] for dim in layout.runs]
-    itemsize = getattr(torch, dtype).itemsize
-    return choose_cells(shape, itemsize, runs=runs, kept_dims=kept_dims, fewest=fewest)
-
-
-@functools.lru_cache(_FORMS_KEPT)
-def _described(cells: Cells, *, with_exponents: bool) -> PayloadRef:
-    """What the record of a fingerprint says of its bytes."""
+    dtype = torch_dtype(dtype_name)
+    cells = choose_cells(shape, dtype.itemsize, runs=runs, kept_dims=kept_dims, fewest=fewest)
     parameters: dict[str, Any] = {"cells": list(cells.sizes)}
     if any(cells.shifts):
         parameters["shifts"] = list(cells.shifts)
-    if with_exponents:
+    if has_exponents:
         parameters["exponents"] = True
-    return PayloadRef(name=NAME, parameters=parameters)
+    return Stored(
+        cells=cells,
+        described=PayloadRef(name=NAME, parameters=parameters),
+        form=PrintForm.of(shape, dtype, cells, has_exponents=has_exponents),
+    )
 
 
 def is_fingerprint(record: Record) -> bool:
@@ -144,12 +161,6 @@ def _parameters(payload: PayloadRef | None, dims: int) -> tuple[Cells, bool]:
     if any(not 0 <= shift < size for shift, size in zip(shifts, sizes, strict=True)):
         raise ValueError("a shift lies inside of a cell")
     return Cells(sizes, shifts), has_exponents
-
-
-def read_fingerprint(record: Record, data: memoryview) -> tuple[Fingerprint, Cells]:
-    cells, has_exponents = parameters_of(record)
-    found = Fingerprint.from_bytes(data, record.shape, cells, has_exponents=has_exponents)
-    return found, cells
 
 
 def _whole_numbers(given: object, count: int) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ ONCE_VERSIONS = (1, 2)  # whose lines have checksums that know nothing of each o
 
 MANIFEST = "manifest.json"
 JOURNAL = "journal.jsonl"
+RANK = "rank-"  # folders of ranks begin with it
 
 RECORD = "r"
 STEP = "step"
@@ -34,7 +35,8 @@ END = "end"
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _HEADS = {key: f'{{"{key}":'.encode() for key in (RECORD, STEP, END)}
-_HEAD_OF_RECORDS = _HEADS[RECORD]
+_KEYS = {head: key for key, head in _HEADS.items()}
+_HEAD_OF_RECORDS = _HEADS[RECORD]  # of nearly all
 _SEPARATOR = b',"x":"'
 _TAIL = b'"}'
 _DIGEST_CHARS = 16
@@ -42,7 +44,17 @@ _ENVELOPE_END_BYTES = len(_SEPARATOR) + _DIGEST_CHARS + len(_TAIL)
 
 
 def rank_folder(rank: int) -> str:
-    return f"rank-{rank:05d}"
+    return f"{RANK}{rank:05d}"
+
+
+def encoded(value: object) -> str:
+    """A value as it stands in a line."""
+    return _ENCODER.encode(value)
+
+
+def framed_bytes(key: str, value: str) -> int:
+    """How long the line of a value is, its newline included."""
+    return len(_HEADS[key]) + len(value) + _ENVELOPE_END_BYTES + len("\n")
 
 
 class Chain:
@@ -52,11 +64,11 @@ class Chain:
         self._seed = int(seed, 16) if is_linked else 0
         self._is_linked = is_linked  # what older versions wrote is not
 
-    def frame(self, *values: tuple[str, dict[str, Any]]) -> bytes:
+    def frame(self, *values: tuple[str, str]) -> bytes:
         """The next lines, newlines included; `accept` them once they are written."""
         lines, seed = bytearray(), self._seed
         for key, value in values:
-            text = _ENCODER.encode(value).encode("ascii")
+            text = value.encode("ascii")
             digest: int = xxhash.xxh3_64_intdigest(text, seed=seed)
             lines += b"%b%b%b%016x%b" % (_HEADS[key], text, _SEPARATOR, digest, _TAIL + b"\n")
             seed = digest if self._is_linked else 0
@@ -69,18 +81,19 @@ class Chain:
 
     def unframe(self, line: bytes) -> tuple[str, bytes]:
         """Key and text of the next line, without its newline; Refused says what is wrong."""
-        key, text, found = _parts(line)
-        expected: int = xxhash.xxh3_64_intdigest(text, seed=self._seed)
-        if found != f"{expected:016x}":
+        head = _HEAD_OF_RECORDS if line.startswith(_HEAD_OF_RECORDS) else _head_of(line)
+        text = line[len(head) : -_ENVELOPE_END_BYTES]
+        digest: int = xxhash.xxh3_64_intdigest(text, seed=self._seed)
+        if not line.endswith(b"%b%016x%b" % (_SEPARATOR, digest, _TAIL)):
             raise Refused(
-                InWords(f"the checksum {found}"),
-                f"{expected:016x}: this line was changed, or lines before it were lost, doubled "
+                InWords(f"the checksum {_parts(line)[2]}"),
+                f"{digest:016x}: this line was changed, or lines before it were lost, doubled "
                 "or exchanged",
                 "x",
             )
         if self._is_linked:
-            self._seed = expected
-        return key, text
+            self._seed = digest
+        return _KEYS[head], text
 
 
 def unverified_end(line: bytes) -> Any:
@@ -90,12 +103,25 @@ def unverified_end(line: bytes) -> Any:
     return parse_json(_parts(line[:-1])[1])
 
 
-def _parts(line: bytes) -> tuple[str, bytes, str]:
-    body, envelope_end = line[:-_ENVELOPE_END_BYTES], line[-_ENVELOPE_END_BYTES:]
-    key = RECORD if line.startswith(_HEAD_OF_RECORDS) else None  # nearly all
-    if key is None:
-        key = next((key for key, head in _HEADS.items() if line.startswith(head)), None)
-    if key is None or not envelope_end.startswith(_SEPARATOR) or not envelope_end.endswith(_TAIL):
-        raise Refused(line[:_DIGEST_CHARS], 'a line of the form {"r":...,"x":"..."}')
+def _parts(line: bytes) -> tuple[bytes, bytes, str]:
+    """Head, text and checksum of a line of which nothing is known."""
+    head, body, envelope_end = (
+        _head_of(line),
+        line[:-_ENVELOPE_END_BYTES],
+        line[-_ENVELOPE_END_BYTES:],
+    )
+    if not envelope_end.startswith(_SEPARATOR) or not envelope_end.endswith(_TAIL):
+        raise _no_line(line)
     found = envelope_end[len(_SEPARATOR) : -len(_TAIL)].decode("ascii", errors="replace")
-    return key, body[len(_HEADS[key]) :], found
+    return head, body[len(head) :], found
+
+
+def _head_of(line: bytes) -> bytes:
+    head = next((head for head in _KEYS if line.startswith(head)), None)
+    if head is None:
+        raise _no_line(line)
+    return head
+
+
+def _no_line(line: bytes) -> Refused:
+    return Refused(line[:_DIGEST_CHARS], 'a line of the form {"r":...,"x":"..."}')

@@ -7,43 +7,34 @@ of every whole line; a last line without its newline was torn by a kill and is l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO
 
-from ttrace.core.door import parse_json
 from ttrace.core.limits import LINE_BYTES
 from ttrace.core.refused import InWords, Refused
 from ttrace.errors import CorruptTrace
 from ttrace.trace.journal import Chain
-
-
-class JournalLine(NamedTuple):
-    """One line of a journal; `stop` is where it ends in the file, its newline included."""
-
-    number: int
-    key: str
-    text: bytes  # of its value
-    stop: int
-
-    @property
-    def value(self) -> Any:
-        """Refused where it is no JSON."""
-        return parse_json(self.text)
+from ttrace.trace.store import PathOrUrl
 
 
 class Lines:
-    """The whole lines of one journal; `is_torn` is known when they are all read."""
+    """The whole lines of one journal, each as its key and the text of its value.
 
-    def __init__(self, path: Path, rank: int, chain: Chain) -> None:
+    `stop` is where the last one that was given ends in the file, its newline included. `is_torn`
+    is known when they are all read.
+    """
+
+    def __init__(self, path: PathOrUrl, rank: int, chain: Chain, file: IO[bytes]) -> None:
         self._path = path
+        self._file = file
         self._rank = rank
         self._chain = chain
         self._number = 0
+        self.stop = 0
         self.is_torn = False
 
-    def __iter__(self) -> Iterator[JournalLine]:
-        stop = 0
-        with self._path.open("rb") as file:
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        unframe = self._chain.unframe
+        with self._file as file:
             while text := file.readline(LINE_BYTES + 1):
                 if not text.endswith(b"\n"):
                     if len(text) > LINE_BYTES:
@@ -52,12 +43,12 @@ class Lines:
                     self.is_torn = True
                     return
                 self._number += 1
-                stop += len(text)
+                self.stop += len(text)
                 try:
-                    key, value = self._chain.unframe(text[:-1])
+                    line = unframe(text[:-1])
                 except Refused as refused:
                     raise self.damaged(refused) from refused
-                yield JournalLine(self._number, key, value, stop)
+                yield line
 
     def damaged(self, refused: Refused) -> CorruptTrace:
         """The error that the line which was given last is damaged."""

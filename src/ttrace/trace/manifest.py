@@ -6,19 +6,21 @@ rank's journal begins.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ttrace.core.door import from_dict, parse_json, read_bounded
+from ttrace.core.door import bounded, from_dict, parse_json
 from ttrace.core.limits import MANIFEST_BYTES
-from ttrace.core.record import RankInfo
+from ttrace.core.record import ModuleInfo, RankInfo
 from ttrace.core.refused import Refused
 from ttrace.errors import CorruptTrace, UnsupportedTrace
 from ttrace.trace import journal
+from ttrace.trace.files import TraceFiles
 from ttrace.trace.sealed import unseal
-from ttrace.trace.spans import own_file
+from ttrace.trace.store import PathOrUrl
 
+_LISTS_KEPT = 64  # chosen: more than a model has pipeline stages
 _ONCE_VERSIONS = ("torch seed", "git commit")  # where they stood before manifests had facts
 
 
@@ -34,11 +36,13 @@ class Manifest:
         return journal.Chain(self.digest or "0", is_linked=self.digest is not None)
 
 
-def read_manifest(root: Path, path: Path, rank: int) -> Manifest:
-    """The manifest of a rank of the trace at `root`."""
-    own_file(root, path, holds=f"what rank {rank} says of itself")
+def read_manifest(files: TraceFiles, rank: int) -> Manifest:
+    """The manifest of a rank of this trace."""
+    name = f"{journal.rank_folder(rank)}/{journal.MANIFEST}"
+    path = files.place / name
     try:
-        text = read_bounded(path, MANIFEST_BYTES)
+        with files.open(name, holds=f"what rank {rank} says of itself") as file:
+            text = bounded(file, MANIFEST_BYTES)
         data = parse_json(text)
         if not isinstance(data, dict):
             raise Refused(data, "an object")
@@ -46,7 +50,7 @@ def read_manifest(root: Path, path: Path, rank: int) -> Manifest:
         digest = None
         if data["version"] == journal.VERSION:
             data, digest = unseal(text)
-        info = from_dict(RankInfo, data if digest else _upgraded(data))
+        info = _info(data if digest else _upgraded(data))
         if info.rank != rank:
             raise Refused(info.rank, str(rank), ".rank")
     except Refused as refused:
@@ -57,7 +61,21 @@ def read_manifest(root: Path, path: Path, rank: int) -> Manifest:
     return Manifest(info=info, digest=digest)
 
 
-def _require_known(path: Path, data: dict[str, Any]) -> None:
+def _info(data: dict[str, Any]) -> RankInfo:
+    """Ranks of a run have long lists of modules in common, which are read once."""
+    try:
+        modules = _modules(tuple(map(tuple, data["modules"])))
+    except (Refused, KeyError, TypeError):  # read in its place, to say where it is wrong
+        return from_dict(RankInfo, data)
+    return from_dict(RankInfo, data, modules=modules)
+
+
+@functools.lru_cache(maxsize=_LISTS_KEPT)
+def _modules(listed: tuple[tuple[Any, ...], ...]) -> tuple[ModuleInfo, ...]:
+    return tuple(from_dict(ModuleInfo, list(item)) for item in listed)
+
+
+def _require_known(path: PathOrUrl, data: dict[str, Any]) -> None:
     format_, version = data.get("format"), data.get("version")
     if format_ != journal.FORMAT:
         raise UnsupportedTrace(

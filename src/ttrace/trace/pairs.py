@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.trace.blocks import BlockReader, Index, blocks
+from ttrace.trace.blocks import BlockReader, DecoderOf, Index, blocks
+from ttrace.trace.payloads import payload_of
 from ttrace.trace.spans import SpanReader
 
 Window = tuple[slice, ...]
@@ -31,10 +32,12 @@ class BlockPair:
 class PairReader:
     """Reads pairs of logical tensors; its memory does not depend on their size."""
 
-    def __init__(self, reference: SpanReader, candidate: SpanReader) -> None:
-        self._reference = BlockReader(reference)
-        self._candidate = BlockReader(candidate)
-        self._piece = BlockReader(candidate)
+    def __init__(
+        self, reference: SpanReader, candidate: SpanReader, decoder_of: DecoderOf = payload_of
+    ) -> None:
+        self._reference = BlockReader(reference, decoder_of)
+        self._candidate = BlockReader(candidate, decoder_of)
+        self._piece = BlockReader(candidate, decoder_of)
 
     def walk(
         self,

@@ -50,10 +50,27 @@ class Span(NamedTuple):
         return self.fetch(self.record, start, size, into)
 
 
-class Payload(ABC):
-    """One form of storing tensors. A class without state: a new object of it is made to read."""
+class Decoder(ABC):
+    """Reads what records hold in one form. A class without state."""
 
     name: ClassVar[str]
+
+    @abstractmethod
+    def size_bytes(self, record: Record) -> int:
+        """How many bytes such a record must have; ValueError where its parameters cannot be."""
+
+    def read_dtype(self, record: Record) -> torch.dtype:
+        """The dtype of the values that `read` gives."""
+        return torch.float32
+
+    @abstractmethod
+    def read(self, span: Span) -> torch.Tensor:
+        """The values of a span, flat."""
+
+
+class Payload(Decoder):
+    """One form of storing tensors."""
+
     on_device: ClassVar[bool] = False  # whether `encode` gets tensors before they come to the CPU
 
     def takes(self, tensor: torch.Tensor, *, asked: bool) -> bool:
@@ -77,18 +94,6 @@ class Payload(ABC):
     def end_step(self) -> None:
         """A step is over, and all that was encoded in it is stored."""
         return
-
-    @abstractmethod
-    def size_bytes(self, record: Record) -> int:
-        """How many bytes such a record must have; ValueError where its parameters cannot be."""
-
-    def read_dtype(self, record: Record) -> torch.dtype:
-        """The dtype of the values that `read` gives."""
-        return torch.float32
-
-    @abstractmethod
-    def read(self, span: Span) -> torch.Tensor:
-        """The values of a span, flat."""
 
 
 class FullPayload(Payload):

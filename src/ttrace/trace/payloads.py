@@ -1,4 +1,4 @@
-"""All payloads there are: those of installed packages, fingerprints, and full tensors.
+"""All payloads there are: those of installed packages, fingerprints, full and quantised tensors.
 
 Enters: the name of a payload, a tensor or a record. Leaves: the payload that serves it. Another
 package's fault ends no run: it is told where its payload is asked for.
@@ -15,9 +15,11 @@ import torch
 from ttrace.core.record import Record
 from ttrace.errors import UnsupportedTrace, UsageError
 from ttrace.trace.fingerprint import FINGERPRINT
-from ttrace.trace.payload import FULL, Payload
+from ttrace.trace.payload import FULL, Decoder, Payload
+from ttrace.trace.quantised import QUANTISED
 
 _GROUP = "ttrace.payloads"
+_OWN_NAMES = (FULL.name, FINGERPRINT.name, QUANTISED.name)
 
 
 def payload_named(name: str) -> Payload:
@@ -29,19 +31,24 @@ def payload_named(name: str) -> Payload:
 
 
 def payload_for(tensor: torch.Tensor, asked: Payload) -> Payload:
-    """The first payload that takes this tensor; the full one, which comes last, takes all."""
-    for payload in _installed().usable.values():
-        is_asked = payload.name == asked.name
-        if payload.takes(tensor, asked=False) or (is_asked and asked.takes(tensor, asked=True)):
-            return asked if is_asked else payload
-    return FULL
+    """The first payload that takes this tensor: of a package, or asked for, or the full one."""
+    for payload in _installed().others:
+        if payload.name != asked.name and payload.takes(tensor, asked=False):
+            return payload
+        if payload.name == asked.name and (
+            asked.takes(tensor, asked=False) or asked.takes(tensor, asked=True)
+        ):
+            return asked
+    return asked if asked.takes(tensor, asked=True) else FULL
 
 
-def payload_of(record: Record) -> Payload:
+def payload_of(record: Record) -> Decoder:
     """The payload that reads a record; UnsupportedTrace where no package here brings it."""
     if record.payload is None:
         return FULL
     name = record.payload.name
+    if name == QUANTISED.name:
+        return QUANTISED
     payload = _installed().usable.get(name)
     if payload is None:
         raise UnsupportedTrace(
@@ -57,6 +64,7 @@ def forget_installed() -> None:
 
 class _Installed(NamedTuple):
     usable: dict[str, Payload]  # by name, the full one last
+    others: tuple[Payload, ...]  # those of packages
     problems: dict[str, str]  # by the name of the entry point; another package's fault ends no run
 
 
@@ -68,13 +76,14 @@ def _installed() -> _Installed:
     for (name, value), point in sorted(found.items()):
         try:
             payload: Payload = point.load()()
-            if payload.name != name or name in (FULL.name, FINGERPRINT.name, *usable):
+            if payload.name != name or name in (*_OWN_NAMES, *usable):
                 raise UsageError(f"its class is called {payload.name!r}, or there is another")
         except Exception as error:  # noqa: BLE001  (another package's fault must not end the run)
             problems[name] = f"{value} failed: {type(error).__name__}: {error}"
         else:
             usable[name] = payload
-    return _Installed({**usable, FINGERPRINT.name: FINGERPRINT, FULL.name: FULL}, problems)
+    own = {FINGERPRINT.name: FINGERPRINT, FULL.name: FULL}
+    return _Installed({**usable, **own}, tuple(usable.values()), problems)
 
 
 def _lacking(name: str) -> str:

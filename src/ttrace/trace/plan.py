@@ -22,6 +22,7 @@ from ttrace.core.refused import Refused
 from ttrace.core.scale import Scales
 from ttrace.errors import UsageError
 from ttrace.trace.sealed import seal, unseal
+from ttrace.trace.store import PathOrUrl, place_of
 
 _T = TypeVar("_T")
 
@@ -51,7 +52,7 @@ class PositionKey(NamedTuple):
 class IsolationPlan:
     """One rank needs this: its positions, the reference's tensors, and scales its loss may have."""
 
-    reference: Path
+    reference: PathOrUrl
     scales: Scales
     positions: Mapping[PositionKey, Position]
     tensors: Mapping[TensorId, LogicalTensor]
@@ -80,7 +81,7 @@ class IsolationPlan:
     def read(cls, file: Path) -> IsolationPlan:
         written = _read(file, _WrittenPlan)
         return cls(
-            reference=Path(written.reference),
+            reference=place_of(written.reference),
             scales=written.scales,
             positions={
                 PositionKey(id_, microbatch, origin): Position(

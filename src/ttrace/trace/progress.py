@@ -4,8 +4,8 @@
           died.txt                    the run had recorded everything and did not end well
           not-attached-4711.txt       why a process of it could not be traced
 
-Enters: a folder that processes may still write into. It is asked again and again while they run, so
-nothing is read but manifests and the last lines of journals.
+Enters: a folder that processes may still write or upload into. It is asked again and again while
+they run, so nothing is read but manifests and the last lines of journals.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ttrace.errors import TraceError
 from ttrace.trace import journal
+from ttrace.trace.files import TraceFiles, files_of, rank_names
+from ttrace.trace.store import PathOrUrl
 
 _DIED = "died.txt"
 REFUSED = "not-attached-"  # and the process that says so
@@ -24,32 +27,32 @@ _MOST_CHARS = 200  # chosen: a name of a signal, and room
 _MOST_REASONS = 3  # chosen: ranks tend to have the same
 
 
-def is_recorded(folder: Path, steps: int) -> bool:
+def is_recorded(folder: PathOrUrl, steps: int) -> bool:
     """Whether all ranks of the world have closed traces of so many steps."""
-    ranks = sorted(folder.glob("rank-*"))
-    if not ranks:
-        return False
     try:
-        manifest = json.loads((ranks[0] / journal.MANIFEST).read_bytes())
-        count = int(manifest["world_size"])
+        files = files_of(folder)
+        ranks = rank_names(files)
+        if not ranks:
+            return False
+        with files.open(f"{ranks[0]}/{journal.MANIFEST}", holds="a manifest") as file:
+            count = int(json.load(file)["world_size"])
         return len(ranks) >= count and all(
-            _has_recorded(folder / journal.rank_folder(rank), steps) for rank in range(count)
+            _has_recorded(files, journal.rank_folder(rank), steps) for rank in range(count)
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (TraceError, OSError, ValueError, KeyError, TypeError):
         return False  # not written yet, or not ours: whoever reads the trace says what is wrong
 
 
-def write_death(folder: Path, how: str) -> None:
+def write_death(folder: PathOrUrl, how: str) -> None:
     """Say beside a whole trace that its run did not end well."""
     (folder / _DIED).write_text(how, encoding="utf-8")
 
 
-def read_death(folder: Path) -> str | None:
+def read_death(folder: PathOrUrl) -> str | None:
     """How a run ended that had recorded everything; None where it ended well."""
     try:
-        with (folder / _DIED).open(encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST_CHARS)
-    except OSError:
+        return _text_of(folder / _DIED, _MOST_CHARS)
+    except (TraceError, OSError):
         return None
 
 
@@ -59,25 +62,27 @@ def write_refusal(folder: Path, why: str) -> None:
     (folder / f"{REFUSED}{os.getpid()}.txt").write_text(why, encoding="utf-8")
 
 
-def read_refusals(folder: Path) -> tuple[str, ...]:
-    """Why processes of a run could not be traced, each reason once."""
+def read_refusals(folder: PathOrUrl) -> tuple[str, ...]:
+    """Why processes of a run could not be traced, or its bytes not uploaded; each reason once."""
     found: dict[str, None] = {}
-    for path in sorted(folder.glob(f"{REFUSED}*.txt")):
-        with path.open(encoding="utf-8", errors="replace") as file:
-            found[file.read(2 * _MOST_CHARS)] = None
+    for name in files_of(folder).beside():
+        if name.startswith(REFUSED) and name.endswith(".txt"):
+            found[_text_of(folder / name, 2 * _MOST_CHARS)] = None
     return tuple(found)[:_MOST_REASONS]
 
 
-def _has_recorded(folder: Path, steps: int) -> bool:
+def _text_of(place: PathOrUrl, most_chars: int) -> str:
+    with place.open("rb") as file:
+        return file.read(4 * most_chars).decode("utf-8", errors="replace")[:most_chars]
+
+
+def _has_recorded(files: TraceFiles, rank: str, steps: int) -> bool:
     """Whether a rank has closed its trace, with so many steps or all that it had room for."""
-    end = journal_end(folder)
+    end = journal_end(files, rank)
     return end is not None and (int(end["steps"]) >= steps or end.get("is_full") is True)
 
 
-def journal_end(folder: Path) -> Any:
+def journal_end(files: TraceFiles, rank: str) -> Any:
     """The last line of a rank's journal, if that is its end; nobody has looked at it closely."""
-    with (folder / journal.JOURNAL).open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _MOST_BYTES))
-        lines = file.read().splitlines(keepends=True)
+    lines = files.tail(f"{rank}/{journal.JOURNAL}", _MOST_BYTES).splitlines(keepends=True)
     return journal.unverified_end(lines[-1] if lines else b"")

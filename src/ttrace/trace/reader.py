@@ -8,24 +8,23 @@ Nothing is executed, and nothing outside of the folder is read.
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from ttrace.core.door import from_dict
+from ttrace.core.door import from_dict, parse_json
 from ttrace.core.ids import TensorId, roots_of
 from ttrace.core.limits import JOURNALS_BYTES
-from ttrace.core.record import RankInfo, Record, StepMark, Summary
+from ttrace.core.record import RankInfo, StepMark, Summary
 from ttrace.core.refused import InWords, Refused
+from ttrace.core.rows import RecordRows
 from ttrace.errors import CorruptTrace, TraceNotFound, UnsupportedTrace
 from ttrace.trace import journal
-from ttrace.trace.lines import JournalLine, Lines
+from ttrace.trace.files import TraceFiles, files_of, rank_folders
+from ttrace.trace.lines import Lines
 from ttrace.trace.manifest import read_manifest
-from ttrace.trace.records import RecordLines
-from ttrace.trace.spans import own_file, own_segment, too_short
-
-_RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
+from ttrace.trace.records import Added, RecordLines
+from ttrace.trace.segment_bytes import segment_size, too_short
+from ttrace.trace.store import PathOrUrl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,7 @@ class RankTrace:
     """What one rank wrote. `summary` is None when the rank did not end well."""
 
     info: RankInfo
-    records: tuple[Record, ...]
+    records: RecordRows
     summary: Summary | None = None
     notes: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()  # that were recorded to their end
@@ -43,17 +42,18 @@ class RankTrace:
 class Trace:
     """One traced run: all of its ranks that left something on disk."""
 
-    path: Path
+    path: PathOrUrl
     ranks: dict[int, RankTrace]
 
     @classmethod
-    def open(cls, path: Path | str) -> Trace:
+    def open(cls, path: PathOrUrl | str) -> Trace:
         """Read all journals, and check every record against the file that holds its bytes."""
-        root = Path(path)
-        folders = _rank_folders(root)
-        _require_bounded(folders.values())
+        files = files_of(path)
+        root, found = files.place, _ranks_of(files)
+        _require_bounded(files, found)
+        files.read_soon(name for rank in found for name in (_manifest(rank), _journal(rank)))
         read = RecordLines()
-        ranks = {rank: _read_rank(root, folder, rank, read) for rank, folder in folders.items()}
+        ranks = {rank: _read_rank(files, rank, read) for rank in found}
         sizes = {rank: trace.info.world_size for rank, trace in ranks.items()}
         if len(set(sizes.values())) > 1:
             raise CorruptTrace(
@@ -74,7 +74,7 @@ class Trace:
     def missing_ranks(self) -> tuple[int, ...]:
         return tuple(rank for rank in range(self.world_size) if rank not in self.ranks)
 
-    @property
+    @functools.cached_property
     def steps(self) -> tuple[int, ...]:
         return tuple(sorted({id_.step for id_ in self.by_id()}))
 
@@ -83,52 +83,55 @@ class Trace:
         """The paths of the models: a single one has an empty path."""
         return roots_of(m.path for trace in self.ranks.values() for m in trace.info.modules)
 
-    def by_id(self) -> dict[TensorId, list[Record]]:
+    @functools.cached_property
+    def records(self) -> RecordRows:
+        """Those of all ranks."""
+        return RecordRows.joined([trace.records for _, trace in sorted(self.ranks.items())])
+
+    def by_id(self) -> dict[TensorId, RecordRows]:
         """The records of every logical tensor, by rank and then in the order of writing."""
         return self._index
 
     @functools.cached_property
-    def _index(self) -> dict[TensorId, list[Record]]:
-        index: dict[TensorId, list[Record]] = {}
-        for _, trace in sorted(self.ranks.items()):
-            for record in trace.records:
-                index.setdefault(record.id, []).append(record)
-        return index
+    def _index(self) -> dict[TensorId, RecordRows]:
+        return self.records.by_id()
 
 
-def devices_of(path: Path) -> frozenset[str]:
+def devices_of(path: PathOrUrl) -> frozenset[str]:
     """What the ranks of a trace computed on."""
-    found = _rank_folders(path).items()
-    return frozenset(
-        read_manifest(path, folder / journal.MANIFEST, rank).info.device for rank, folder in found
-    )
+    files = files_of(path)
+    ranks = _ranks_of(files)
+    files.read_soon(map(_manifest, ranks))
+    return frozenset(read_manifest(files, rank).info.device for rank in ranks)
 
 
-def _rank_folders(root: Path) -> dict[int, Path]:
-    if not root.is_dir():
+def _ranks_of(files: TraceFiles) -> list[int]:
+    """All that have a folder."""
+    ranks = list(rank_folders(files))
+    if not ranks:
         raise TraceNotFound(
-            f"{root} is {'a file' if root.exists() else 'missing'}: expected the folder of a "
-            f"trace; make one with `ttrace run`"
+            f"{files.place} is not a trace: expected folders {journal.rank_folder(0)} and on, each "
+            f"with a {journal.MANIFEST} and a {journal.JOURNAL}; make a trace with `ttrace run`"
         )
-    matches = ((entry, _RANK_FOLDER.fullmatch(entry.name)) for entry in sorted(root.iterdir()))
-    found = [(int(match[1]), entry) for entry, match in matches if match and entry.is_dir()]
-    folders = {rank: entry for rank, entry in found if entry.name == journal.rank_folder(rank)}
-    if not folders:
-        raise TraceNotFound(
-            f"{root} is not a trace: expected folders {journal.rank_folder(0)} and on, each with a "
-            f"{journal.MANIFEST} and a {journal.JOURNAL}; make a trace with `ttrace run`"
-        )
-    return folders
+    return ranks
 
 
-def _read_rank(root: Path, folder: Path, rank: int, read: RecordLines) -> RankTrace:
-    manifest = read_manifest(root, folder / journal.MANIFEST, rank)
-    path = own_file(root, folder / journal.JOURNAL, holds=f"the records of rank {rank}")
-    lines = Lines(path, rank, manifest.chain())
-    content = _Content(root, manifest.info, read)
-    for line in lines:
+def _manifest(rank: int) -> str:
+    return f"{journal.rank_folder(rank)}/{journal.MANIFEST}"
+
+
+def _journal(rank: int) -> str:
+    return f"{journal.rank_folder(rank)}/{journal.JOURNAL}"
+
+
+def _read_rank(files: TraceFiles, rank: int, read: RecordLines) -> RankTrace:
+    manifest = read_manifest(files, rank)
+    file = files.open(_journal(rank), holds=f"the records of rank {rank}")
+    lines = Lines(files.place / _journal(rank), rank, manifest.chain(), file)
+    content = _Content(files, manifest.info, read)
+    for key, text in lines:
         try:
-            content.add(line)
+            content.add(key, text)
         except Refused as refused:
             raise lines.damaged(refused) from refused
     if lines.is_torn and content.summary is not None:
@@ -138,7 +141,7 @@ def _read_rank(root: Path, folder: Path, rank: int, read: RecordLines) -> RankTr
         notes.append("an older ttrace wrote this trace: records that were lost cannot be noticed")
     return RankTrace(
         info=manifest.info,
-        records=tuple(content.records),
+        records=content.rows(),
         summary=content.summary,
         notes=tuple(notes),
         steps=tuple(content.steps),
@@ -151,12 +154,12 @@ def _with_common_steps(ranks: dict[int, RankTrace]) -> dict[int, RankTrace]:
     if len(made) < len(ranks) or len(set(made)) == 1:
         return ranks
     steps = set.union(*(set(trace.steps) for trace in ranks.values()))
-    common = set.intersection(*(set(trace.steps) for trace in ranks.values()))
+    common = frozenset.intersection(*(frozenset(trace.steps) for trace in ranks.values()))
     note = f"some ranks recorded more steps than others, and {len(steps - common)} are left out"
     return {
         rank: replace(
             trace,
-            records=tuple(r for r in trace.records if r.id.step not in steps - common),
+            records=trace.records.of_steps(common),
             notes=(*trace.notes, note),
         )
         for rank, trace in ranks.items()
@@ -166,52 +169,55 @@ def _with_common_steps(ranks: dict[int, RankTrace]) -> dict[int, RankTrace]:
 class _Content:
     """What the lines of one journal say, one after the other."""
 
-    def __init__(self, root: Path, info: RankInfo, read: RecordLines) -> None:
-        self._root = root
+    def __init__(self, files: TraceFiles, info: RankInfo, read: RecordLines) -> None:
+        self._files = files
         self._read = read
         self._info = info
         self._ids: set[TensorId] = set()
-        self._sizes: dict[str, int] = {}  # of segments that were already looked at
-        self.records: list[Record] = []
+        self._sizes: dict[int, int] = {}  # of segments that were already looked at
+        self._start = len(read.table)
         self.steps: list[int] = []
         self.summary: Summary | None = None
 
-    def add(self, line: JournalLine) -> None:
+    def add(self, key: str, text: bytes) -> None:
         """Take in one line; Refused where it cannot stand here."""
         if self.summary is not None:
             raise Refused(InWords("another line"), "nothing after the end of a rank")
-        if line.key == journal.RECORD:
-            record = self._read.record(line.text, self._info, self._ids)
-            self._require_bytes(record)
-            self._ids.add(record.id)
-            self.records.append(record)
+        if key == journal.RECORD:
+            added = self._read.add(text, self._info, self._ids)
+            self._require_bytes(added)
+            self._ids.add(added.example.id)
             return
-        value = line.value
-        mark = from_dict(StepMark if line.key == journal.STEP else Summary, value)
+        value = parse_json(text)
+        mark = from_dict(StepMark if key == journal.STEP else Summary, value)
         if isinstance(mark, StepMark):
             self.steps.append(mark.number)
-        told = value.get("records", len(self.records))
-        if told != len(self.records):
-            raise Refused(InWords(f"{len(self.records)} before this line"), f"{told!r}", "records")
+        count = len(self._read.table) - self._start
+        told = value.get("records", count)
+        if told != count:
+            raise Refused(InWords(f"{count} before this line"), f"{told!r}", "records")
         if isinstance(mark, Summary):
             self.summary = mark
 
-    def _require_bytes(self, record: Record) -> None:
-        where = record.location
-        if where is None:
+    def rows(self) -> RecordRows:
+        return self._read.table.rows(self._start)
+
+    def _require_bytes(self, added: Added) -> None:
+        if added.place is None:
             return
-        if where.segment not in self._sizes:
-            self._sizes[where.segment] = own_segment(self._root, record).stat().st_size
-        if where.offset + where.size_bytes > self._sizes[where.segment]:
-            raise too_short(self._root, record, self._sizes[where.segment])
+        segment = added.place.segment
+        if segment not in self._sizes:
+            self._sizes[segment] = segment_size(self._files, self._read.table.last())
+        if added.stop > self._sizes[segment]:
+            raise too_short(self._files.place, self._read.table.last(), self._sizes[segment])
 
 
-def _require_bounded(folders: Collection[Path]) -> None:
+def _require_bounded(files: TraceFiles, ranks: Iterable[int]) -> None:
     """Refuse journals that would not fit into memory, before the first is read."""
-    paths = [folder / journal.JOURNAL for folder in folders]
-    size = sum(path.stat().st_size for path in paths if path.is_file())
+    names = filter(files.has, map(_journal, ranks))
+    size = sum(files.size(name, holds="records") for name in names)
     if size > JOURNALS_BYTES:
         raise UnsupportedTrace(
-            f"the journals of {next(iter(folders)).parent} have {size:,} bytes, this ttrace reads "
+            f"the journals of {files.place} have {size:,} bytes, this ttrace reads "
             f"{JOURNALS_BYTES:,}: record fewer steps"
         )

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttrace.core.door import from_dict
+from ttrace.core.door import from_dict, parse_json
 from ttrace.core.record import RankInfo, StepMark
 from ttrace.errors import UsageError
 from ttrace.trace import journal
+from ttrace.trace.files import LocalFiles
 from ttrace.trace.lines import Lines
 from ttrace.trace.manifest import read_manifest
 
@@ -35,17 +36,18 @@ def resumable(folder: Path, info: RankInfo) -> Kept | None:
     path = folder / journal.JOURNAL
     if not path.exists() or _died_at_once(folder, path):
         return None
-    manifest = read_manifest(folder.parent, folder / journal.MANIFEST, info.rank)
+    manifest = read_manifest(LocalFiles(folder.parent), info.rank)
     _require_same_run(folder, manifest.info, info)
     chain = manifest.chain()
     kept, stop, records = copy.copy(chain), 0, 0
     steps: list[int] = []
-    for line in Lines(path, info.rank, chain):
-        if line.key == journal.STEP:
-            mark = from_dict(StepMark, line.value)
-            kept, stop, records = copy.copy(chain), line.stop, mark.records
+    lines = Lines(path, info.rank, chain, path.open("rb"))
+    for key, text in lines:
+        if key == journal.STEP:
+            mark = from_dict(StepMark, parse_json(text))
+            kept, stop, records = copy.copy(chain), lines.stop, mark.records
             steps.append(mark.number)
-        elif line.key == journal.END:
+        elif key == journal.END:
             raise UsageError(f"{folder} is whole, its run came to the end: nothing is left to do")
     return Kept(
         chain=kept,
@@ -74,11 +76,13 @@ def _ends_of_steps(folder: Path) -> Iterator[tuple[int, int]]:
     rank = int(folder.name.removeprefix("rank-"))
     if not (folder / journal.MANIFEST).exists():
         return
-    manifest = read_manifest(folder.parent, folder / journal.MANIFEST, rank)
-    for line in Lines(folder / journal.JOURNAL, rank, manifest.chain()):
-        if line.key == journal.STEP:
-            yield from_dict(StepMark, line.value).number, line.stop
-        elif line.key == journal.END:
+    manifest = read_manifest(LocalFiles(folder.parent), rank)
+    path = folder / journal.JOURNAL
+    lines = Lines(path, rank, manifest.chain(), path.open("rb"))
+    for key, text in lines:
+        if key == journal.STEP:
+            yield from_dict(StepMark, parse_json(text)).number, lines.stop
+        elif key == journal.END:
             raise UsageError(f"{folder} is whole, its run came to the end: nothing is left to do")
 
 

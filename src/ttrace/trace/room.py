@@ -29,6 +29,10 @@ class Room:
         self._before = self.taken
 
     @property
+    def is_limited(self) -> bool:
+        return self._most is not None
+
+    @property
     def is_left(self) -> bool:
         """Whether another step like the largest fits."""
         return self._most is None or self.taken + self._largest <= self._most

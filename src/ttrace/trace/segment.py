@@ -15,29 +15,17 @@ themselves, named `__pad0` and on: foreign readers should skip names that start 
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import xxhash
 
 from ttrace.core.record import Location
 from ttrace.errors import UsageError
 from ttrace.trace.dtypes import BYTE, safetensors_name
+from ttrace.trace.segment_file import ALIGNMENT, ENTRY_BYTES, Reserved, Segment
 
-ALIGNMENT = 64  # a cache line, and the widest vector load
 MAX_BYTES = 1 << 30  # chosen: large enough that rolling costs nothing, small enough to copy around
 HEADER_BYTES = 1 << 18  # chosen: about 1,200 tensors, as many as fill MAX_BYTES at 1 MB each
-
-# Measured on a busy machine with 2 MiB of L2 cache per core: about 13% less CPU time than hashing a
-# whole tensor and then writing it; 64 KiB was slower, 512 KiB no better.
-_CHUNK_BYTES = 1 << 18
-_LENGTH_BYTES = 8  # safetensors: the header's length, little endian, opens the file
-_METADATA = '{"__metadata__":{"format":"pt","made_by":"ttrace"}'
-_NAME_CHARS = 512  # chosen; a longer name is cut, the journal has all of it
-_ENTRY_BYTES = 1 << 13  # the longest entry and its pad: 512 chars of 12 bytes, 64 dims of 20
+ENTRY_NAME_CHARS = 512  # chosen; a longer name is cut, the journal has all of it
 
 
 class SegmentWriter:
@@ -51,18 +39,25 @@ class SegmentWriter:
         max_bytes: int = MAX_BYTES,
         header_bytes: int = HEADER_BYTES,
     ) -> None:
-        if header_bytes < 2 * _ENTRY_BYTES or header_bytes % ALIGNMENT:
+        if header_bytes < 2 * ENTRY_BYTES or header_bytes % ALIGNMENT:
             raise UsageError(
                 f"a segment header takes a multiple of {ALIGNMENT} bytes and at least "
-                f"{2 * _ENTRY_BYTES}, found {header_bytes}"
+                f"{2 * ENTRY_BYTES}, found {header_bytes}"
             )
         self._folder = folder
         self._max_bytes = max_bytes
         self._header_bytes = header_bytes
         self._count = first  # of those that are there already
-        self._current: _Segment | None = None
-        self._full: list[_Segment] = []  # into which somebody still writes
+        self._current: Segment | None = None
+        self._full: list[Segment] = []  # into which somebody still writes
         self._closed_bytes = 0
+        # Told of every file into which nobody writes any more.
+        self.on_closed: Callable[[Path], None] = lambda _: None
+
+    @property
+    def count(self) -> int:
+        """Of all files, with those that were there before."""
+        return self._count
 
     @property
     def size_bytes(self) -> int:
@@ -91,7 +86,7 @@ class SegmentWriter:
         if self._current is not None and not self._current.has_room(size_bytes, self._max_bytes):
             self._end_current()
         if self._current is None:
-            self._current = _Segment(
+            self._current = Segment(
                 self._folder / f"seg-{self._count:05d}.safetensors", self._header_bytes
             )
             self._count += 1
@@ -106,7 +101,7 @@ class SegmentWriter:
             reserved,
             dtype=stored or BYTE,
             shape=shape if stored else (reserved.size_bytes,),
-            name=name[:_NAME_CHARS],
+            name=name[:ENTRY_NAME_CHARS],
         )
         self._seal_full(reserved.segment)
         return location
@@ -126,6 +121,7 @@ class SegmentWriter:
         for segment in (*self._full, *([] if self._current is None else [self._current])):
             segment.close()
             self._closed_bytes += segment.size_bytes
+            self.on_closed(self._folder / segment.file_name)
         self._current, self._full = None, []
 
     def _end_current(self) -> None:
@@ -135,148 +131,9 @@ class SegmentWriter:
         self._full.append(segment)
         self._seal_full(segment)
 
-    def _seal_full(self, segment: _Segment) -> None:
+    def _seal_full(self, segment: Segment) -> None:
         if self._full and segment in self._full and not segment.reservations:
             segment.seal()
             self._full.remove(segment)
             self._closed_bytes += segment.size_bytes
-
-
-class Reserved:
-    """Bytes of a segment that are written in pieces, by any thread; their checksum."""
-
-    __slots__ = ("_hashed", "_written", "gap", "offset", "segment", "size_bytes")
-
-    def __init__(self, segment: _Segment, gap: int, offset: int, size_bytes: int) -> None:
-        self.segment = segment
-        self.gap = gap  # bytes before it that align it
-        self.offset = offset
-        self.size_bytes = size_bytes
-        self._written = 0
-        self._hashed = xxhash.xxh3_64()
-
-    @property
-    def is_whole(self) -> bool:
-        return self._written == self.size_bytes
-
-    @property
-    def xxh3(self) -> str:
-        """Of what was written."""
-        digest: str = self._hashed.hexdigest()
-        return digest
-
-    def write(self, data: memoryview) -> None:
-        """The next of its bytes, in chunks: each is hashed while the cache still holds it."""
-        start = 0
-        while start < data.nbytes:
-            # Chunks end where pages of the file end: no page is touched by two writes.
-            offset = self.offset + self._written
-            chunk = data[start : start + _CHUNK_BYTES - offset % _CHUNK_BYTES]
-            self.segment.write(chunk, offset)
-            self._hashed.update(chunk)
-            self._written += chunk.nbytes
-            start += chunk.nbytes
-
-
-class _Segment:
-    """One open file. Offsets are from the start of the file, header included."""
-
-    def __init__(self, path: Path, header_bytes: int) -> None:
-        self._file_name = path.name
-        self._header_bytes = header_bytes
-        self._entries: list[str] = []
-        self._entries_bytes = _LENGTH_BYTES + len(_METADATA) + len("}")
-        self._names: set[str] = set()
-        self._pads = 0
-        self._end = header_bytes
-        self.reservations = 0  # that are neither kept nor given back
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            # Real bytes, not a hole: the disk may be full by the time of the seal.
-            self.write(memoryview(b" " * header_bytes), 0)
-        except BaseException:
-            self.close()
-            path.unlink()
-            raise
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._end
-
-    def has_room(self, size_bytes: int, max_bytes: int) -> bool:
-        entries_bytes = self._entries_bytes + _ENTRY_BYTES * (1 + self.reservations)
-        return entries_bytes <= self._header_bytes and self._end + size_bytes <= max_bytes
-
-    def write(self, data: memoryview, offset: int) -> None:
-        _write_all(self._fd, data, offset)
-
-    def reserve(self, size_bytes: int) -> Reserved:
-        # Without bytes after it a gap would never be filled.
-        gap = -self._end % ALIGNMENT if size_bytes else 0
-        reserved = Reserved(self, gap, self._end + gap, size_bytes)
-        self._end += gap + size_bytes
-        self.reservations += 1
-        return reserved
-
-    def keep(self, reserved: Reserved, *, dtype: str, shape: Sequence[int], name: str) -> Location:
-        assert reserved.is_whole, name
-        self.reservations -= 1
-        offset, size_bytes = reserved.offset, reserved.size_bytes
-        self._pad(offset - reserved.gap, reserved.gap)
-        while name in self._names:
-            name = f"{name}~{len(self._names)}"
-        self._names.add(name)
-        self._enter(name, dtype, shape, offset, size_bytes)
-        return Location(
-            segment=self._file_name, offset=offset, size_bytes=size_bytes, xxh3=reserved.xxh3
-        )
-
-    def give_back(self, reserved: Reserved) -> None:
-        self.reservations -= 1
-        start, stop = reserved.offset - reserved.gap, reserved.offset + reserved.size_bytes
-        if stop == self._end:
-            self._end = start
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._end)
-        else:  # others wrote behind it
-            self._pad(start, stop - start)
-
-    def _pad(self, offset: int, size_bytes: int) -> None:
-        if size_bytes:
-            self._enter(f"__pad{self._pads}", BYTE, (size_bytes,), offset, size_bytes)
-            self._pads += 1
-
-    def _enter(
-        self, name: str, dtype: str, shape: Sequence[int], offset: int, size_bytes: int
-    ) -> None:
-        start = offset - self._header_bytes
-        dims = ",".join(map(str, shape))
-        entry = (
-            f',{json.dumps(name)}:{{"dtype":"{dtype}","shape":[{dims}],'
-            f'"data_offsets":[{start},{start + size_bytes}]}}'
-        )
-        self._entries.append(entry)
-        self._entries_bytes += len(entry)
-
-    def seal(self) -> None:
-        length = self._header_bytes - _LENGTH_BYTES
-        text = _METADATA + "".join(self._entries) + "}"
-        header = length.to_bytes(_LENGTH_BYTES, "little") + text.encode("ascii")
-        try:
-            if os.fstat(self._fd).st_size != self._end:  # what was given back was never written
-                os.ftruncate(self._fd, self._end)
-            self.write(memoryview(header), 0)
-        finally:
-            self.close()
-
-
-def _write_all(fd: int, data: memoryview, offset: int) -> None:
-    """A nearly full disk takes a part of the bytes and raises only at the next call."""
-    while data.nbytes:
-        written = os.pwrite(fd, data, offset)
-        data, offset = data[written:], offset + written
+            self.on_closed(self._folder / segment.file_name)

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -25,14 +25,17 @@ from ttrace.core.record import Location, RankInfo, Record, Summary
 from ttrace.errors import UsageError
 from ttrace.trace import journal
 from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.line_form import line_of
 from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.resume import resumable
 from ttrace.trace.room import Room
 from ttrace.trace.sealed import seal
-from ttrace.trace.segment import HEADER_BYTES, Reserved, SegmentWriter
+from ttrace.trace.segment import HEADER_BYTES, SegmentWriter
+from ttrace.trace.segment_file import Reserved
 
 _PAGE = "page"  # the name of the bytes of many records; a number follows it
-_PART_ALIGNMENT = 16  # chosen: the widest number is 8 bytes long
+PART_ALIGNMENT = 16  # chosen: the widest number is 8 bytes long
+_GAP = memoryview(bytes(PART_ALIGNMENT))
 
 
 class PagePart(NamedTuple):
@@ -82,6 +85,11 @@ class TraceWriter:
             self.withdraw()
             raise
         _CLAIMED.add((os.getpid(), self.folder))
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a `max_bytes`."""
+        return self._room.is_limited
 
     @property
     def has_room(self) -> bool:
@@ -138,14 +146,17 @@ class TraceWriter:
         """Write the bytes of many small records in one piece: where each is, for `note`."""
         if not parts:
             return []
-        places, page = [], bytearray()
+        places, pieces, end = [], [], 0
         for part in parts:
-            page += bytes(-len(page) % _PART_ALIGNMENT)
-            places.append(len(page))
-            page += part.data
-        reserved = self.reserve(len(page))
+            gap = -end % PART_ALIGNMENT
+            if gap:
+                pieces.append(_GAP[:gap])
+            places.append(end + gap)
+            pieces.append(part.data)
+            end += gap + part.data.nbytes
+        reserved = self.reserve(end)
         try:
-            reserved.write(memoryview(page))
+            reserved.write_all(pieces)
         except BaseException:
             self.give_back(reserved)
             raise
@@ -173,16 +184,21 @@ class TraceWriter:
 
         All of them, or none where that fails.
         """
+        self.note_lines(*map(line_of, records))
+
+    def note_lines(self, *lines: str) -> None:
+        """The same of records whose lines are made already."""
         with self._lock:
             self._require_open()
-            self._append(*((journal.RECORD, record.to_json()) for record in records))
-            self._records += len(records)
+            self._append(*((journal.RECORD, line) for line in lines))
+            self._records += len(lines)
 
     def end_step(self, number: int) -> None:
         """Mark that all of a step is recorded: a run that is killed later can go on from here."""
         with self._lock:
             self._require_open()
-            self._append((journal.STEP, {"number": number, "records": self._records}))
+            mark = {"number": number, "records": self._records}
+            self._append((journal.STEP, journal.encoded(mark)))
             self._room.end_step()
 
     def close(self, summary: Summary) -> None:
@@ -191,7 +207,8 @@ class TraceWriter:
             self._require_open()
             try:
                 self._segments.seal()
-                self._append((journal.END, {"records": self._records, **to_dict(summary)}))
+                end = {"records": self._records, **to_dict(summary)}
+                self._append((journal.END, journal.encoded(end)))
             finally:
                 fd, self._fd = self._fd, -1
                 os.close(fd)
@@ -219,7 +236,7 @@ class TraceWriter:
         if self._fd < 0:
             raise UsageError(f"the trace in {self.folder} is closed: nothing can be added to it")
 
-    def _append(self, *values: tuple[str, dict[str, Any]]) -> None:
+    def _append(self, *values: tuple[str, str]) -> None:
         lines = self._chain.frame(*values)
         written = 0
         try:
@@ -266,10 +283,15 @@ def _claim(folder: Path, rank: int) -> int:
     )
 
 
+def sealed_manifest(info: RankInfo) -> tuple[bytes, str]:
+    """The text of a manifest, and its checksum."""
+    data = {"format": journal.FORMAT, "version": journal.VERSION, **info.to_json()}
+    return seal(data, indent=1)
+
+
 def _write_manifest(folder: Path, info: RankInfo) -> str:
     """Its checksum."""
-    data = {"format": journal.FORMAT, "version": journal.VERSION, **info.to_json()}
-    text, digest = seal(data, indent=1)
+    text, digest = sealed_manifest(info)
     temporary = folder / f"{journal.MANIFEST}.tmp"
     temporary.write_bytes(text)
     temporary.replace(folder / journal.MANIFEST)

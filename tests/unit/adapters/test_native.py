@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from tests.support.capturing import Calling, hook_count, record
+from ttrace.adapters.native import modules
 from ttrace.adapters.native.adapter import NativeAdapter
 from ttrace.adapters.registry import find_adapter
 from ttrace.core.layout import Layout
@@ -100,6 +101,24 @@ class TestPaths:
         linear = whole.body[0]
         whole.body[0] = checkpoint_wrapper(linear)
         assert dict(NativeAdapter(whole).modules())["body.0"] is linear
+
+    def test_a_model_that_changed_since_it_was_walked_is_walked_again(self) -> None:
+        whole = model()
+        adapter = NativeAdapter(whole)
+        assert [path for path, _ in adapter.modules()] == PATHS
+        whole.body[0] = nn.Linear(4, 4)
+        assert dict(adapter.modules())["body.0"] is whole.body[0]
+        whole.first.inside = nn.ReLU()  # of a module that had no children
+        assert "first.inside" in dict(adapter.modules())
+        del whole.first.inside
+        assert [path for path, _ in adapter.modules()] == PATHS
+
+    def test_a_model_is_not_walked_again_while_it_stays_as_it_is(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        adapter = NativeAdapter(model())
+        monkeypatch.setattr(modules, "walk", None)
+        assert [path for path, _ in adapter.modules()] == PATHS
 
 
 class TestTied:

@@ -11,6 +11,7 @@ from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.hyperparameter import CLIPPED_TO, Difference, Hyperparameter, Owner
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Summary
+from ttrace.core.rows import RecordRows
 from ttrace.report.wording import reason
 from ttrace.trace.reader import Trace
 
@@ -32,7 +33,7 @@ def told(*ranks: tuple[Hyperparameter, ...], steps: int = 1) -> Trace:
         ranks={
             rank: replace(
                 made.ranks[rank],
-                records=tuple(records),
+                records=RecordRows.of(records),
                 summary=Summary(
                     steps=steps, hooks_expected=0, hooks_fired=0, hyperparameters=numbers
                 ),

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fingerprints.traces import Wrong, write_candidate, write_reference
+from benchmarks.fingerprints.traces import (
+    Wrong,
+    write_candidate,
+    write_reference,
+    write_spoilt,
+)
 from benchmarks.fingerprints.values import Mesh
 from ttrace.analysis.align import Aligner
 from ttrace.analysis.check import check
@@ -48,6 +53,18 @@ def test_one_wrong_shard_on_one_rank_is_found_and_its_module_named(
     write_candidate(tmp_path, LAYERS, MESH, Wrong(module=module, rank=5))
     result = checked(references, tmp_path)
     assert [culprit.blame.modules for culprit in result.culprits] == [(module,)]
+    assert {t.ranks for t in result.tensors if t.verdict.is_failure} == {(5,)}
+
+
+def test_pipeline_stages_have_their_own_layers(references: Path, tmp_path: Path) -> None:
+    mesh, module = Mesh(tp=2, dp=2, pp=2), "layers.1.feed_forward.w2"
+    write_candidate(tmp_path / "right", LAYERS, mesh)
+    assert checked(references, tmp_path / "right").outcome is Outcome.EQUIVALENT
+    spoilt = Wrong(module=module, rank=6)
+    write_spoilt(tmp_path / "wrong", tmp_path / "right", LAYERS, mesh, spoilt)
+    result = checked(references, tmp_path / "wrong")
+    assert [culprit.blame.modules for culprit in result.culprits] == [(module,)]
+    assert {t.ranks for t in result.tensors if t.verdict.is_failure} == {(6,)}
 
 
 def test_terms_of_sums_are_judged_by_what_is_known_of_sums(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -53,6 +54,25 @@ def test_a_model_under_reentrant_checkpointing_keeps_its_microbatch(tmp_path: Pa
     trace = record(tmp_path, net, step)
     assert not any("no_grad" in name for name in trace.ids)
     assert trace.records(":loss")
+
+
+def test_a_call_that_a_hook_of_the_run_breaks_off_is_left(tmp_path: Path) -> None:
+    net = model()
+
+    def stop(*_: object) -> None:
+        raise StopIteration("planted")
+
+    def step() -> None:
+        handle = net[0].register_forward_hook(stop, prepend=True)
+        with pytest.raises(StopIteration, match="planted"):
+            net(torch.ones(2, 4))
+        handle.remove()
+        net(torch.ones(2, 4)).sum().backward()
+
+    trace = record(tmp_path, net, step)
+    assert [found.microbatch for found in trace.records("0:input.0")] == [0, 1]
+    assert [found.microbatch for found in trace.records(":output.0")] == [1]
+    assert trace.summary.faults == ()
 
 
 def test_losses_of_one_microbatch_are_told_apart_by_their_order(tmp_path: Path) -> None:

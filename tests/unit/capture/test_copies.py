@@ -84,7 +84,7 @@ def test_a_copy_computes_the_same_and_is_not_recorded(
 def test_the_hooks_of_the_model_itself_are_no_inert_ones(model: Small, tmp_path: Path) -> None:
     attach(tmp_path, model)
     assert all(isinstance(hook, Hook) for hook in hooks_of(model))
-    assert len(hooks_of(model)) == 12
+    assert len(hooks_of(model)) == 9
 
 
 def test_a_saved_model_is_loaded_by_a_process_that_traces_nothing(

@@ -41,7 +41,7 @@ def test_a_traced_run_gets_hooks_so_the_count_can_fail(tmp_path: Path) -> None:
     model, optimizer = small()
     tracer = attach(tmp_path, model, optimizer)
     assert tracer.enabled
-    assert hook_count(model, optimizer) == 4 * 3 + 2
+    assert hook_count(model, optimizer) == 3 * 3 + 2
 
 
 def test_backward_is_replaced_only_inside_a_traced_step(tmp_path: Path) -> None:

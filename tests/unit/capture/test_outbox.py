@@ -9,13 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import xxhash
 
 from tests.support.int8_blocks import Int8Blocks
-from ttrace.capture import memory, outbox
+from tests.support.threads import running_threads
+from ttrace.capture import memory, outbox, writers
 from ttrace.capture.items import Repeat
 from ttrace.capture.memory import HostMemory, Portion, Stalled
 from ttrace.capture.outbox import Outbox
@@ -25,7 +28,7 @@ from ttrace.core.record import PayloadRef, RankInfo, Record, Summary
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import FullPayload, tensor_bytes
 from ttrace.trace.reader import Trace
-from ttrace.trace.segment import Reserved
+from ttrace.trace.segment_file import Reserved
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.writer import TraceWriter
 
@@ -57,7 +60,7 @@ class Traced:
         self.writer.close(Summary(steps=1, hooks_expected=0, hooks_fired=0))
 
     def records(self) -> tuple[Record, ...]:
-        return Trace.open(self._folder).ranks[0].records
+        return tuple(Trace.open(self._folder).ranks[0].records)
 
     def values(self) -> list[torch.Tensor]:
         with SpanReader(self._folder) as spans:
@@ -157,6 +160,35 @@ class TestPut:
 
 
 @pytest.mark.usefixtures("by_threads")
+def test_what_is_met_again_is_hashed_beside_the_one_before(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "_WRITERS", 2)
+    is_hashed, write, digest = threading.Event(), Reserved.write, xxhash.xxh3_64_hexdigest
+    waited: list[bool] = []
+
+    def writes_later(reserved: Reserved, data: memoryview, **how: int) -> None:
+        waited.append(is_hashed.wait(20))
+        write(reserved, data, **how)
+
+    def hashed(data: memoryview) -> str:
+        is_hashed.set()
+        return digest(data)
+
+    monkeypatch.setattr(Reserved, "write", writes_later)
+    monkeypatch.setattr(writers, "xxhash", SimpleNamespace(xxh3_64_hexdigest=hashed))
+    tensor = torch.arange(100)
+    met = record_of(1, tensor)
+    first = traced.put(0, tensor)
+    again = Repeat(first, lambda known: replace(met, same_as=known.id, location=known.location))
+    second = traced.box.put(met, tensor, repeat=again)
+    assert traced.box.flush() == []
+    assert waited == [True]
+    assert second.record is not None
+    assert second.record.same_as == first.record.id
+
+
+@pytest.mark.usefixtures("by_threads")
 class TestRoom:
     def test_a_hook_waits_for_room_and_says_how_long(
         self, traced: Traced, monkeypatch: pytest.MonkeyPatch
@@ -235,15 +267,21 @@ class TestFaults:
         def fail(*_: Any) -> None:
             raise ZeroDivisionError("planted")
 
-        monkeypatch.setattr(*place, fail)
-        for number in range(100):
-            with suppress(Stalled, ZeroDivisionError):  # where there is no room, or no thread
-                traced.put(number, torch.ones(RING // size))
+        sent = []
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, fail)
+            for number in range(100):
+                with suppress(Stalled, ZeroDivisionError):  # where there is no room, or no thread
+                    sent.append(traced.put(number, torch.ones(RING // size)))
         assert traced.box.is_broken
-        monkeypatch.undo()
         (lost, *_) = traced.box.flush()
         assert "planted" in str(lost.error)
-        assert threading.active_count() == 1
+        repeat = Repeat(sent[-1], lambda _: None) if sent else None
+        for number in range(100, 110):
+            traced.put(number, torch.ones(RING // size), repeat=repeat)
+        assert traced.box.flush() == []
+        assert [record.sequence for record in traced.records()][-10:] == [*range(100, 110)]
+        assert running_threads() == 1
 
     def test_one_record_that_fails_is_named_and_the_others_are_there(
         self, traced: Traced, monkeypatch: pytest.MonkeyPatch
@@ -266,15 +304,15 @@ class TestFaults:
     def test_after_a_full_disk_nothing_more_is_written(
         self, traced: Traced, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        note, left = TraceWriter.note, [True] * 3
+        note, left = TraceWriter.note_lines, [True] * 3
 
-        def fail(self: TraceWriter, record: Record) -> None:
+        def fail(self: TraceWriter, *lines: str) -> None:
             if not left:
                 raise OSError(28, "No space left on device")
             left.pop()
-            note(self, record)
+            note(self, *lines)
 
-        monkeypatch.setattr(TraceWriter, "note", fail)
+        monkeypatch.setattr(TraceWriter, "note_lines", fail)
         for number in range(50):
             traced.put(number, torch.ones(RING // 8))
         (lost,) = traced.box.flush()
@@ -301,9 +339,9 @@ class TestThreads:
     def test_they_end_with_the_step(self, traced: Traced) -> None:
         for step in range(3):
             traced.put(step, torch.ones(100))
-            assert threading.active_count() == 2
+            assert running_threads() == 2
             traced.box.flush()
-            assert threading.active_count() == 1
+            assert running_threads() == 1
 
     def test_a_child_that_is_forked_in_a_step_goes_its_own_way(self, traced: Traced) -> None:
         traced.put(0, torch.ones(100))

@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_, clip_gr
 from tests.support.capturing import Recorded, attach, record
 from ttrace.adapters.base import Adapter
 from ttrace.adapters.registry import registered
+from ttrace.capture.buffers import Buffers
 from ttrace.capture.tracer import OffTracer
 
 BY_NORM: dict[str, Callable[[Any], object]] = {
@@ -177,6 +178,17 @@ class TestBuffers:
     def test_that_did_not_are_not(self, tmp_path: Path) -> None:
         model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
         assert not any(":buffer" in name for name in self.run(tmp_path, model).ids)
+
+    def test_that_a_step_changed_are_there_in_later_ones(self) -> None:
+        """A maximum over steps changes in some, which may depend on rounding."""
+        layer = nn.BatchNorm1d(3)
+        buffers = Buffers(Adapter(layer))
+        counts = []
+        for changed in (0.0, 1.0, 0.0):
+            buffers.begin()
+            layer.get_buffer("running_mean").add_(changed)
+            counts.append([name for _, name, _ in buffers.changed()])
+        assert counts == [[], ["running_mean"], ["running_mean"]]
 
 
 class TestClosures:

@@ -17,7 +17,8 @@ from typer.models import OptionInfo
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, check_golden, invoke, replay, strict_json
 from ttrace.analysis import check as pipeline
-from ttrace.capture.settings import Settings
+from ttrace.capture.packed import pack
+from ttrace.capture.settings import PACKED, Settings
 from ttrace.cli import app, screen
 from ttrace.demo.bugs import BUGS
 
@@ -97,18 +98,6 @@ def broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
         raise BrokenPipeError("nobody reads")
 
     monkeypatch.setattr(screen, "print_check", fail)
-
-
-class TestWorkers:
-    def test_say_what_one_process_says(self, traces: Path) -> None:
-        arguments = ("check", traces / "good", traces / "wrong", "--perturbed")
-        alone = invoke(*arguments, traces / "good-noisy")
-        alone.require(1)
-        assert invoke(*arguments, traces / "good-noisy", "--workers", "2").out == alone.out
-
-    def test_of_an_engine_that_is_not_installed_are_refused(self, traces: Path) -> None:
-        wrong = invoke("check", traces / "good", traces / "good", "--engine", "ray")
-        wrong.require(3, "no engine is called 'ray'")
 
 
 class TestExitCodes:
@@ -359,7 +348,8 @@ class TestIsolationByHand:
         told = dict(
             line.split("=") for line in (tmp_path / "out" / "output.log").read_text().splitlines()
         )
-        assert told == settings.to_environment()
+        packed = {PACKED: pack(settings.to_environment())}
+        assert told == settings.to_environment() | packed
 
 
 class TestProcesses:

@@ -21,6 +21,7 @@ from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function, TracedRun
+from ttrace.trace.store import local_path
 from ttrace.trace.writer import TraceWriter
 
 COMPARED = ["reference", "candidate", "perturbed-1"]
@@ -124,7 +125,7 @@ class TestRuns:
         def execute(run: TracedRun) -> None:
             clean(run)
             info = RankInfo(rank=0, world_size=1, device=device if run.work == "four" else "cpu")
-            TraceWriter(run.folder, info)
+            TraceWriter(local_path(run.folder), info)
 
         experiment = replace(clean.experiment(tmp_path), execute=execute)
         experiment.isolate(experiment.compare())

@@ -116,8 +116,9 @@ def test_a_signal_to_ttrace_ends_them(
 
 
 def started(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-    # A shell that starts tests in the background lets them ignore interrupts.
+    # A shell that starts tests in the background lets them ignore interrupts, and nohup hangups.
     heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    heeding += "; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
     command = [sys.executable, "-c", f"{heeding}; {program}", *arguments]
     return subprocess.Popen(command, start_new_session=True)
 
@@ -132,6 +133,10 @@ def test_a_hangup_that_is_ignored_ends_nothing(tmp_path: Path) -> None:
     process.send_signal(signal.SIGHUP)
     assert process.wait(20) == 2
     assert (tmp_path / "out" / "output.log").read_text() == "went on\n"
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class TestTheProcessThatAsks:
@@ -177,7 +182,8 @@ class TestSupervisor:
         command = ["sh", "-c", f"{deaf}sleep 600 & echo $!; exit 5"]
         process = self.supervise(command, log, change="s._PROC = '/nowhere'")
         assert process.communicate(timeout=20)[0] == b"ended 5\n"
-        assert not is_running(int(log.read_text().split()[0]))
+        started = int(log.read_text().split()[0])
+        wait_until(lambda: not is_running(started), seconds=3.0)  # it cannot see when it is gone
 
     def test_says_why_no_process_could_be_made(self, tmp_path: Path) -> None:
         change = "s._start = lambda *_: os.kill(2**22 + 1, 0)"
@@ -196,6 +202,23 @@ class TestSupervisor:
         finally:
             mine.kill()
             mine.wait()
+
+    def test_tells_a_parent_before_its_children(self) -> None:
+        sleepers = "sleep 600 & " * 8
+        mine = subprocess.Popen(["sh", "-c", f"sh -c '{sleepers} wait' & wait"])
+        below: supervisor.Alive = {}
+        told: list[int] = []
+        try:
+            wait_until(lambda: len(supervisor.descendants(mine.pid)) == 9)
+            below = supervisor.descendants(mine.pid)
+            find = supervisor.descendants
+            supervisor.end(lambda: find(mine.pid), 0, 0.0, lambda one, _: told.append(one[0]))
+            assert parent(told[0]) == mine.pid
+            assert [parent(pid) for pid in told[1:]] == [told[0]] * 8
+        finally:
+            mine.kill()
+            mine.wait()
+            supervisor.end(lambda: supervisor.running(below), signal.SIGKILL, 5.0)
 
     def test_finds_a_process_whose_first_thread_has_ended(self) -> None:
         lives = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,))"

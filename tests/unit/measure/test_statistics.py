@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttrace.core.door import from_dict
+from ttrace.core.formats import format_of
 from ttrace.core.plain import to_dict
 from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
@@ -31,6 +32,7 @@ from ttrace.measure.kernel import (
 )
 from ttrace.measure.kernel_numpy import PythonKernel
 from ttrace.measure.sums import Kernel, Sums
+from ttrace.trace.dtypes import dtype_name
 
 LIBRARY = load_library(Path(kernel_module.__file__).with_name("_kernel.so"))
 LEVELS = range(CompiledKernel(LIBRARY).best_level + 1) if LIBRARY else ()
@@ -79,12 +81,24 @@ def oracle(reference: torch.Tensor, candidate: torch.Tensor) -> Statistics:
         nonfinite_reference=int((~np.isfinite(r) & (r != c)).sum()),
         nonfinite_candidate=int((~np.isfinite(c) & (r != c)).sum()),
         unequal=int((~same).sum()),
+        reference_grain=grain_of(reference, both),
+        candidate_grain=grain_of(candidate, both),
     )
+
+
+def grain_of(values: torch.Tensor, both: np.ndarray) -> int:
+    """The most bits of mantissa that one of these elements needs."""
+    narrow = values.dtype == torch.float32 or values.dtype.itemsize <= 2
+    word, width = ("<u4", 23) if narrow else ("<u8", 52)
+    flat = values.flatten().float() if narrow else values.flatten().double()
+    found = [int(bits) & ((1 << width) - 1) for bits in set(flat.numpy().view(word)[both].tolist())]
+    return max((width - (m & -m).bit_length() + 1 for m in found if m), default=0)
 
 
 def assert_close(found: Statistics, expected: Statistics, rel: float = 1e-6) -> None:
     """Sums that may cancel are held to the scale of what was summed."""
-    for name in ("count", "nonfinite_reference", "nonfinite_candidate", "unequal"):
+    counts = ("count", "nonfinite_reference", "nonfinite_candidate", "unequal")
+    for name in (*counts, "reference_grain", "candidate_grain"):
         assert getattr(found, name) == getattr(expected, name), name
     for name in ("error_norm", "reference_norm", "max_error"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=rel, abs=0), name
@@ -354,6 +368,49 @@ def test_a_constant_error_is_the_worst_case_of_float32_sums(kernel: Kernel) -> N
         assert_close(measure(*pair, kernel), oracle(*pair), rel=2e-6)
 
 
+def mantissa_bits(dtype: torch.dtype) -> int:
+    found = format_of(dtype_name(dtype))
+    assert found is not None
+    return found.mantissa_bits
+
+
+COARSE = [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("coarse", COARSE, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_the_grain_of_what_was_rounded_is_that_of_the_lower_dtype(
+    kernel: Kernel, coarse: torch.dtype, dtype: torch.dtype
+) -> None:
+    reference, _ = noisy_pair(10_000, dtype)
+    found = measure(reference, reference.to(coarse).to(dtype), kernel)
+    assert found.reference_grain == mantissa_bits(dtype)
+    assert found.candidate_grain == min(mantissa_bits(coarse), mantissa_bits(dtype))
+
+
+def test_a_scale_that_is_a_power_of_two_leaves_the_grain(kernel: Kernel) -> None:
+    reference, _ = noisy_pair(10_000, torch.float32)
+    rounded = reference.to(torch.float8_e4m3fn).float()
+    assert measure(reference, rounded * 2.0**-40, kernel).candidate_grain == 3
+    assert measure(reference, rounded * 0.3, kernel).candidate_grain == 23
+
+
+def test_one_fine_element_among_many_shows_in_the_grain(kernel: Kernel) -> None:
+    rounded = noisy_pair(100_003, torch.float32)[0].bfloat16().float()
+    for place in (0, BLOCK, 100_002):
+        other = rounded.clone()
+        other[place] = 1 + 2.0**-23
+        found = measure(rounded, other, kernel)
+        assert (found.reference_grain, found.candidate_grain) == (7, 23)
+
+
+def test_what_is_left_out_has_no_grain(kernel: Kernel) -> None:
+    reference = torch.tensor([1.0, 1 + 2.0**-23, 2.0])
+    candidate = torch.tensor([1.0, math.inf, 2.0])
+    found = measure(reference, candidate, kernel)
+    assert (found.reference_grain, found.candidate_grain) == (0, 0)
+
+
 def test_zero_reference_has_no_relative_error(kernel: Kernel) -> None:
     zeros, ones = torch.zeros(9_000), torch.ones(9_000)
     assert measure(zeros, zeros, kernel).relative_error == 0.0
@@ -429,4 +486,4 @@ def test_the_compiled_kernel_reads_nothing_past_the_end() -> None:
 
 
 def test_the_struct_has_no_padding() -> None:
-    assert ctypes.sizeof(Sums) == 12 * 8
+    assert ctypes.sizeof(Sums) == 14 * 8

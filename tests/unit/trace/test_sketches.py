@@ -11,9 +11,11 @@ import torch
 from tests.support.logical import ID
 from ttrace.analysis.compare.measure import Comparator
 from ttrace.analysis.compare.measured import Measured
+from ttrace.core.form import records_of
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece, assemble
 from ttrace.core.record import RankInfo, Record, Summary
+from ttrace.errors import CorruptTrace
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.fingerprint import FingerprintPayload, is_fingerprint
 from ttrace.trace.payload import FULL, Payload
@@ -120,6 +122,30 @@ def test_shards_that_are_cut_inside_of_cells_are_not_judged(tmp_path: Path) -> N
     assert not found.cells_fit
 
 
+@pytest.mark.parametrize("name", ["uneven", "rows"])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_bytes_are_verified_where_they_are_read_and_where_cells_do_not_fit(
+    tmp_path: Path, name: str, rank: int
+) -> None:
+    """Rank 3 holds what rank 0 does by its checksum, and so it is not read."""
+    layouts = [*LAYOUTS[name][:3], LAYOUTS[name][0]]
+    expected = written(tmp_path / "r", {0: (WHOLE, made())}, SMALL)
+    found = written(tmp_path / "c", split(made(), layouts), SMALL, knows=False)
+    record = next(r for r in records_of(found) if r.rank == rank)
+    assert record.location is not None
+    path = tmp_path / "c" / f"rank-{rank:05d}" / record.location.segment
+    data = bytearray(path.read_bytes())
+    data[record.location.offset] ^= 1
+    path.write_bytes(data)
+    with SpanReader(tmp_path / "r") as one, SpanReader(tmp_path / "c") as other:
+        comparator = Comparator(one, other)
+        if rank == 3:
+            assert not comparator.measure(expected, found).disagreements
+            return
+        with pytest.raises(CorruptTrace, match=f"rank {rank}"):
+            comparator.measure(expected, found)
+
+
 def test_terms_of_a_partial_sum_add_up(tmp_path: Path) -> None:
     terms, layout = torch.randn(3, *SHAPE), WHOLE.summed_over("tp")
     parts = {rank: (layout, terms[rank]) for rank in range(3)}
@@ -179,7 +205,7 @@ def test_replicas_that_differ_in_one_bit_disagree(tmp_path: Path) -> None:
     other.view(torch.int32)[0, 0] += 1
     apart = {0: (WHOLE, made()), 1: (WHOLE, other)}
     (found,) = measured(tmp_path / "apart", made(), apart).disagreements
-    assert found.piece.ranks == (1,)
+    assert found.ranks == (1,)
 
 
 def test_a_number_that_is_none_is_counted_where_one_run_has_it(tmp_path: Path) -> None:

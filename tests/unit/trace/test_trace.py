@@ -7,7 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from attacks.forging import Forged, write_as_once
+from ttrace.core.door import from_dict, parse_json
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.limits import JOURNALS_BYTES, LINE_BYTES
@@ -692,6 +693,11 @@ def test_record_without_a_field_is_refused_with_the_field(tmp_path: Path) -> Non
         Trace.open(tmp_path)
 
 
+def read(lines: RecordLines, text: bytes, info: RankInfo, earlier: Sequence[TensorId]) -> Record:
+    lines.add(text, info, earlier)
+    return lines.table.last()
+
+
 def test_what_looks_like_a_place_inside_of_other_data_is_none() -> None:
     """Lines that are alike but for a place are parsed once: it must be that of the record."""
     place = b',"at":["seg-00000.safetensors",%d,4,"0123456789abcdef"]'
@@ -699,17 +705,64 @@ def test_what_looks_like_a_place_inside_of_other_data_is_none() -> None:
     info = RankInfo(rank=0, world_size=1)
     lines = RecordLines()
     for offset in (0, 64):
-        found = lines.record(head + place % offset + b"}", info, ())
+        found = read(lines, head + place % offset + b"}", info, ())
         assert found.location is not None
         assert found.location.offset == offset
         with pytest.raises(Refused, match="nothing"):  # the record itself has no bytes
-            lines.record(head + b',"more":{"a":1' + place % offset + b"}}", info, ())
+            read(lines, head + b',"more":{"a":1' + place % offset + b"}}", info, ())
 
 
 def test_a_line_like_another_is_refused_where_its_own_bytes_do_not_fit() -> None:
     head = b'{"id":"step0/:input.0","seq":0,"dtype":"float32","shape":[1],"mb":0'
     place = b',"at":["seg-00000.safetensors",0,%d,"0123456789abcdef"]}'
     lines, info = RecordLines(), RankInfo(rank=0, world_size=1)
-    lines.record(head + place % 4, info, ())
+    read(lines, head + place % 4, info, ())
     with pytest.raises(Refused, match="4 bytes for float32"):
-        lines.record(head + place % 8, info, ())
+        read(lines, head + place % 8, info, ())
+
+
+LIKE = (
+    b'{"id":"step0/layers.%d:input.0","seq":%d,"dtype":"float32","shape":[1],"mb":0,'
+    b'"same_as":"step0/layers.%d:input.0","at":["seg-00000.safetensors",0,4,"0123456789abcdef"]'
+)
+
+
+def test_lines_that_differ_in_names_are_read_as_each_by_itself() -> None:
+    lines, info = RecordLines(), RankInfo(rank=0, world_size=1)
+    earlier = [TensorId.parse(f"step0/layers.{number}:input.0") for number in range(3)]
+    for number in (1, 2, 3):
+        text = LIKE % (number, 10 * number, number - 1) + b"}"
+        found = read(lines, text, info, earlier)
+        assert found == read(RecordLines(), text, info, earlier)
+        assert (found.sequence, found.same_as) == (10 * number, earlier[number - 1])
+    with pytest.raises(Refused, match="the id of an earlier record"):
+        read(lines, LIKE % (4, 40, 3) + b"}", info, earlier)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b',"id":"step0/layers.1:input.0"}',
+        b',"\\u0069d":"step0/layers.1:input.0"}',
+        b',"seq" : 10}',
+        b',"same_as":"step0/layers.0:input.0"}',
+        b',"at":["seg-00000.safetensors",0,4,"0123456789abcdef"]}',
+    ],
+)
+def test_a_line_that_says_something_twice_is_read_by_itself(more: bytes) -> None:
+    """JSON takes the last: no other line may be read as if it were its first."""
+    lines, info = RecordLines(), RankInfo(rank=0, world_size=1)
+    earlier = [TensorId.parse(f"step0/layers.{number}:input.0") for number in range(3)]
+    for number in (1, 2):
+        text = LIKE % (number, 10 * number, number - 1) + more
+        assert read(lines, text, info, earlier) == read(RecordLines(), text, info, earlier)
+        assert read(lines, text, info, earlier) == from_dict(Record, parse_json(text), rank=0)
+
+
+def test_what_looks_like_a_name_inside_of_other_data_is_none() -> None:
+    lines, info = RecordLines(), RankInfo(rank=0, world_size=1)
+    text = LIKE.replace(b'"same_as"', b'"more":{"a":1,"same_as"').replace(b',"at"', b'},"at"')
+    for number in (1, 2):
+        found = read(lines, text % (number, number, number) + b"}", info, ())
+        assert found.same_as is None
+        assert found.id.module == f"layers.{number}"

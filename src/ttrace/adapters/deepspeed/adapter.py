@@ -38,6 +38,8 @@ from ttrace.adapters.flat import flat_parts
 from ttrace.adapters.leaves import leaves
 from ttrace.core.ids import MASTER, Kind
 from ttrace.core.layout import Layout
+from ttrace.core.record import REDUCTION_DTYPE
+from ttrace.trace.dtypes import dtype_name
 
 _GRADIENTS = (Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD)
 
@@ -68,6 +70,10 @@ class DeepSpeedAdapter(Adapter):
         if id(module) in self._experts or is_of_slots(module, kind, slot):
             return None
         return super().boundary(module, kind, slot, tensor)
+
+    def precision(self) -> dict[str, str]:
+        dtype = getattr(self._engine, "communication_data_type", None)
+        return {REDUCTION_DTYPE: dtype_name(dtype)} if isinstance(dtype, torch.dtype) else {}
 
     def edges(self, module: nn.Module) -> tuple[bool, bool]:
         if module is self._engine.module and isinstance(self._engine, PipelineEngine):

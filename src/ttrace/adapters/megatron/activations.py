@@ -20,7 +20,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from ttrace.adapters.base import NO_BATCH, BoundarySpec
+from ttrace.adapters.base import NO_BATCH, BoundarySpec, somewhere
 from ttrace.adapters.megatron.expert_rows import ExpertRows
 from ttrace.adapters.megatron.layouts import (
     Ranks,
@@ -279,4 +279,4 @@ class Activations:
 
 
 def _unknown(slot: str, tensor: torch.Tensor) -> BoundarySpec:
-    return BoundarySpec(slot=slot)
+    return somewhere(slot)

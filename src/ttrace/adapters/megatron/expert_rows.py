@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ttrace.adapters.base import BoundarySpec, SentTokens
+from ttrace.adapters.base import BoundarySpec, SentTokens, somewhere
 from ttrace.adapters.megatron.experts import Dispatched, Dispatches, TokenSource
 from ttrace.adapters.megatron.layouts import Ranks, Role, role_of, sequence_layout, shard_of
 from ttrace.core.ids import Kind
@@ -47,7 +47,7 @@ class ExpertRows:
         layer, expert = self._experts[id(module)]
         dispatched = self._dispatches.latest(layer)
         if dispatched is None:
-            return BoundarySpec(slot=slot)
+            return somewhere(slot)
         rows = dispatched.rows if expert is None else dispatched.of_expert(expert)
         if tensor.dim() == 0 or tensor.shape[0] != len(rows) or not tensor.is_floating_point():
             return None  # counts of tokens: the routing map says them

@@ -6,10 +6,9 @@ neither is typed at alignment by its shape against the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import torch
@@ -23,20 +22,23 @@ from ttrace.adapters.base import (
     Coordinates,
     Parameter,
     ParameterPart,
+    somewhere,
 )
 from ttrace.adapters.native import dtensor
-from ttrace.adapters.native.held import FLAT, held_parameters, watch_clipping
+from ttrace.adapters.native.held import FLAT, HeldParameter, held_parameters, watch_clipping
 from ttrace.adapters.native.modules import (
+    ModuleTree,
     batch_place,
     holds_unsharded_gradients,
+    precision_of,
     replicated_modules,
     unwrapped,
-    walk,
     written_class,
 )
 from ttrace.adapters.native.pipelining import Pipeline
-from ttrace.core.ids import Kind, distinct
+from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
+from ttrace.trace.quantised import Quantised
 
 
 class NativeAdapter(Adapter):
@@ -47,6 +49,7 @@ class NativeAdapter(Adapter):
     def __init__(self, model: Any) -> None:
         self._pipeline = Pipeline(model)
         super().__init__([stage.module for stage in self._pipeline.stages])
+        self._tree = ModuleTree((stage.name, stage.module) for stage in self._pipeline.stages)
         self._held = held_parameters(self.roots, self.modules())
         self._replicated = replicated_modules(self.roots, self.modules())
 
@@ -57,6 +60,9 @@ class NativeAdapter(Adapter):
             axes.update(dtensor.mesh_coordinates(parameter.tensor))
         batch = alone.batch if alone.world_size == 1 else batch_place(self.roots)
         return replace(alone, axes=axes, batch=batch)
+
+    def precision(self) -> dict[str, str]:
+        return precision_of(self.roots)
 
     def edges(self, module: nn.Module) -> tuple[bool, bool]:
         for stage in self._pipeline.stages:
@@ -77,12 +83,7 @@ class NativeAdapter(Adapter):
         return self._pipeline.is_rehearsal()
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        seen: set[int] = set()
-        parts = (distinct(walk(stage.module, stage.name)) for stage in self._pipeline.stages)
-        for path, module in chain.from_iterable(parts):
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield path, module
+        yield from self._tree.modules()
 
     def parameters(self) -> Iterator[Parameter]:
         for (path, name), held in self._held.items():
@@ -92,13 +93,9 @@ class NativeAdapter(Adapter):
                 yield parameter
 
     def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
+        parts = super().parts(kind, parameter)
         held = self._held.get((parameter.module, parameter.name))
-        for part in super().parts(kind, parameter):
-            if held is None:
-                yield part
-                continue
-            for tensor, layout in held.parts(part.tensor):
-                yield replace(part, tensor=tensor, layout=layout)
+        return parts if held is None else _cut(held, parts)
 
     def has_gradients(self) -> bool:
         return super().has_gradients() or holds_unsharded_gradients(self.roots)
@@ -119,12 +116,16 @@ class NativeAdapter(Adapter):
     def boundary(
         self, module: nn.Module, kind: Kind, slot: str, tensor: torch.Tensor
     ) -> BoundarySpec:
-        if not kind.is_gradient_of_activation:
-            return BoundarySpec(slot=slot)
-        return BoundarySpec(slot=slot, layout=dtensor.remembered_gradient(tensor))
+        layout = dtensor.remembered_gradient(tensor)
+        if layout is None or not kind.is_gradient_of_activation:
+            return somewhere(slot)
+        return BoundarySpec(slot=slot, layout=layout)
 
     def to_local(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         return dtensor.to_local(tensor)
+
+    def quantised(self, tensor: torch.Tensor) -> Quantised | None:
+        return dtensor.quantised(tensor)
 
     def wrap_like(self, local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return dtensor.wrap_like(local, like)
@@ -142,3 +143,10 @@ class NativeAdapter(Adapter):
 
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         return self._pipeline.watch_backward(around)
+
+
+def _cut(held: HeldParameter, parts: Iterable[ParameterPart]) -> Iterator[ParameterPart]:
+    """What of these is of one parameter that a wrapper holds in another form."""
+    for part in parts:
+        for tensor, layout in held.parts(part.tensor):
+            yield replace(part, tensor=tensor, layout=layout)

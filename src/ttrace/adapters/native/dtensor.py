@@ -19,7 +19,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
 from ttrace.adapters.patching import patched
+from ttrace.adapters.quantised import kept_as, plain_values
 from ttrace.core.layout import Layout
+from ttrace.trace.quantised import Quantised
 
 _TAG = "_ttrace_layouts"
 
@@ -31,6 +33,8 @@ def to_local(tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
     """
     layout: Layout | None = None
     parts = 1
+    if type(tensor) is torch.Tensor and not hasattr(tensor, _TAG):
+        return tensor.detach(), None  # nearly all are, and every record asks
     if isinstance(tensor, DTensor):
         parts = _averaged(tensor)
         summed = [Partial() if _is_average(place) else place for place in tensor.placements]
@@ -38,12 +42,16 @@ def to_local(tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
         tensor = tensor._local_tensor  # noqa: SLF001  (to_local would enter autograd)
     elif (tag := getattr(tensor, _TAG, None)) is not None:
         layout = tag[0]
-    if isinstance(tensor, AsyncCollectiveTensor):
-        tensor = tensor.wait()
-    if type(tensor).dequantize is not torch.Tensor.dequantize:
-        tensor = tensor.dequantize()  # a subclass that keeps its values in few bits
+    tensor = plain_values(_waited(tensor))
     tensor = tensor.detach() if parts == 1 else tensor.detach() / parts
     return tensor, layout if layout and layout.local_shape == tensor.shape else None
+
+
+def quantised(tensor: torch.Tensor) -> Quantised | None:
+    """What the local tensor is kept as; a mean that is still to be taken is not."""
+    if not isinstance(tensor, DTensor):
+        return kept_as(tensor)
+    return kept_as(_waited(tensor._local_tensor)) if _averaged(tensor) == 1 else None  # noqa: SLF001
 
 
 def wrap_like(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -138,6 +146,10 @@ def mesh_coordinates(tensor: torch.Tensor) -> dict[str, tuple[int, int]]:
 def mesh_ranks(tensor: torch.Tensor) -> tuple[int, ...]:
     """All ranks of the mesh of a DTensor; none for a plain tensor."""
     return tuple(tensor.device_mesh.mesh.flatten().tolist()) if isinstance(tensor, DTensor) else ()
+
+
+def _waited(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
 def _is_average(placement: Placement) -> bool:

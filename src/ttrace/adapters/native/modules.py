@@ -8,18 +8,50 @@ among data-parallel ranks that the wrapper which splits the batch knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from ttrace.core.ids import distinct
+from ttrace.core.record import COMPUTE_DTYPE, REDUCTION_DTYPE
+from ttrace.trace.dtypes import dtype_name
 
 # Attribute names under which wrappers keep the wrapped module; no user's module is called so.
 _WRAPPER_ATTRIBUTES = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 )
 _DISTRIBUTED = "torch.distributed."
+
+
+class ModuleTree:
+    """The modules of a model, walked again only once one of them has other children.
+
+    A step asks for all of them nearly ten times; looking for a change costs a tenth of a walk.
+    """
+
+    def __init__(self, roots: Iterable[tuple[str, nn.Module]]) -> None:
+        self._roots = tuple(roots)
+        self._found: dict[int, tuple[str, nn.Module]] = {}
+        self._children: list[tuple[nn.Module, dict[str, nn.Module | None]]] = []
+
+    def modules(self) -> Iterable[tuple[str, nn.Module]]:
+        """Canonical path and module of each, wrappers left out; one used twice by its first."""
+        same = (module._modules == children for module, children in self._children)  # noqa: SLF001
+        if not self._found or not all(same):
+            parts = (distinct(walk(root, path)) for path, root in self._roots)
+            found: dict[int, tuple[str, nn.Module]] = {}
+            for path, module in chain.from_iterable(parts):
+                found.setdefault(id(module), (path, module))
+            every = chain.from_iterable(root.modules() for _, root in self._roots)
+            self._children = [(module, dict(module._modules)) for module in every]  # noqa: SLF001
+            self._found = found
+        return self._found.values()
 
 
 def walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -84,6 +116,27 @@ def replicated_modules(
             if not any(f"{path}.{name}".lstrip(".") in ignored for name in names):
                 ranks[id(module)] = own
     return {path: ranks[id(module)] for path, module in modules if id(module) in ranks}
+
+
+def precision_of(roots: Iterable[nn.Module]) -> dict[str, str]:
+    """What FSDP was told by its MixedPrecision or MixedPrecisionPolicy."""
+    found: dict[str, set[torch.dtype]] = {COMPUTE_DTYPE: set(), REDUCTION_DTYPE: set()}
+    for policy in _policies(module for root in roots for module in root.modules()):
+        compute = getattr(policy, "param_dtype", None)
+        reduction = getattr(policy, "reduce_dtype", None) or compute
+        for name, dtype in ((COMPUTE_DTYPE, compute), (REDUCTION_DTYPE, reduction)):
+            found[name] |= set() if dtype is None else {dtype}
+    named = {name: sorted(map(dtype_name, dtypes)) for name, dtypes in found.items()}
+    return {name: ", ".join(dtypes) for name, dtypes in named.items() if dtypes}
+
+
+def _policies(modules: Iterable[nn.Module]) -> Iterator[object]:
+    for module in modules:
+        if isinstance(module, FullyShardedDataParallel):
+            yield getattr(module, "mixed_precision", None)
+        elif isinstance(module, FSDPModule):
+            with suppress(AttributeError):
+                yield from (group.mp_policy for group in _fsdp_groups(module))
 
 
 def holds_unsharded_gradients(roots: Iterable[nn.Module]) -> bool:

@@ -53,8 +53,9 @@ class Pipeline:
         self._now: Counter[int] = Counter()
 
     def is_rehearsal(self) -> bool:
-        in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (no public way to ask)
-        return self._scheduled and self.microbatch is None and not in_backward
+        if not self._scheduled or self.microbatch is not None:
+            return False
+        return torch._C._current_graph_task_id() < 0  # noqa: SLF001  (no public way to ask)
 
     @contextmanager
     def tracking(self) -> Iterator[None]:

@@ -17,9 +17,10 @@ from ttrace.analysis.align.place import Placer, RecordKey
 from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, strand_of
 from ttrace.analysis.sources import Source
 from ttrace.core.alignment import Alignment, Pair
+from ttrace.core.form import made_at
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor
-from ttrace.core.record import Record
+from ttrace.core.rows import RecordRows
 from ttrace.trace.plan import Position
 from ttrace.trace.reader import Trace
 
@@ -58,7 +59,7 @@ def align_one(source: Source) -> dict[TensorId, LogicalTensor | str]:
     for id_, records in source.trace.by_id().items():
         strand = strand_of(source.trace, id_)
         placer = placers.setdefault(strand, Placer(source.trace, batches.get(strand, EMPTY_BATCH)))
-        if stored := _stored(records):
+        if stored := records.stored():
             found[id_] = placer.place(stored, placer.own_shape(stored))
     return found
 
@@ -118,12 +119,12 @@ class Aligner:
 
 def _align_id(
     id_: TensorId,
-    reference: list[Record] | None,
-    candidate: list[Record] | None,
+    reference: RecordRows | None,
+    candidate: RecordRows | None,
     reference_placer: Placer,
     candidate_placer: Placer,
 ) -> Alignment:
-    expected, found = _stored(reference or []), _stored(candidate or [])
+    expected, found = _stored(reference), _stored(candidate)
     if not expected or not found:
         elsewhere = bool(reference and not expected) or bool(candidate and not found)
         left, right = _placed(reference_placer, expected), _placed(candidate_placer, found)
@@ -146,13 +147,14 @@ def _align_id(
 
 
 def _names_rows(
-    id_: TensorId, reference: list[Record] | None, candidate: list[Record] | None, batch: Batch
+    id_: TensorId, reference: RecordRows | None, candidate: RecordRows | None, batch: Batch
 ) -> bool:
     """Whether these are inputs that each rank counts by itself and that were understood."""
-    records = [*(reference or ()), *(candidate or ())]
-    return bool(reference and candidate and id_.kind.is_activation and batch.pointers) and all(
+    if not reference or not candidate or not id_.kind.is_activation or not batch.pointers:
+        return False
+    return all(
         record.location is not None and (key_of(record), record.location.xxh3) in batch.pointers
-        for record in records
+        for record in (*reference, *candidate)
     )
 
 
@@ -161,11 +163,12 @@ def _shapes_to_try(reference: OwnShape, candidate: OwnShape) -> list[OwnShape]:
     return sorted({reference: 0, candidate: 1}, key=lambda own: (own.stacked, own.guessed))
 
 
-def _stored(records: list[Record]) -> list[Record]:
-    return [record for record in records if record.location is not None]
+def _stored(records: RecordRows | None) -> RecordRows:
+    """Those with bytes; the same object where all have some."""
+    return RecordRows.of(()) if records is None else records.stored()
 
 
-def _placed(placer: Placer, records: list[Record]) -> LogicalTensor | str | None:
+def _placed(placer: Placer, records: RecordRows) -> LogicalTensor | str | None:
     return placer.place(records, placer.own_shape(records)) if records else None
 
 
@@ -192,7 +195,7 @@ def _execution_order(alignment: Alignment) -> tuple[int, int, TensorId]:
     """Execution order of the reference; what only the candidate has comes last."""
     for place, side in enumerate((alignment.reference, alignment.candidate)):
         if side is not None and side.pieces:
-            return place, side.sequence, alignment.id
+            return place, made_at(side.pieces), alignment.id
     return 2, 0, alignment.id
 
 
@@ -200,7 +203,8 @@ def _consumers(trace: Trace) -> dict[TensorId, tuple[TensorId, ...]]:
     """For every stored tensor, the ids under which the same object was seen again."""
     consumers: dict[TensorId, list[TensorId]] = {}
     for id_, records in trace.by_id().items():
-        source = next((record.same_as for record in records if record.same_as is not None), None)
+        same = (example.same_as for example in records.examples())
+        source = next((id_ for id_ in same if id_ is not None), None)
         if source is not None:
             consumers.setdefault(source, []).append(id_)
     return {source: tuple(ids) for source, ids in consumers.items()}

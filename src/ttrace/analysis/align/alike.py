@@ -1,19 +1,24 @@
 """Tensors that are alike are placed once: all layers of a model are split in the same way.
 
 Enters: the records of an id. Leaves: a number that two ids share if all that placing looks at is
-the same: who holds which shape in which layout, and who holds equal bytes; for gradients, of their
-values, too. And the plan of one of them made into that of another. Nothing is placed here.
+the same: who holds which shape in which layout, how it is stored, and who holds equal bytes; for
+gradients, of their values, too. And the plan of one of them made into that of another. Nothing is
+placed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ttrace.analysis.align.holdings import Holdings
+from ttrace.core.form import AlikePieces, PiecesForm, records_of
 from ttrace.core.ids import TensorId
-from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.logical import LogicalTensor
 from ttrace.core.record import Record
+from ttrace.core.rows import IntArray, RecordRows
 
 
 class Likeness:
@@ -25,12 +30,18 @@ class Likeness:
         self._is_of_modules = bool(batch.others or batch.unknown)  # rows of some modules only
         self._numbers: dict[object, int] = {}
         self._forward: dict[TensorId, int] = {}
+        self._last: tuple[Sequence[Record], object] = (), None  # it is asked of them again
 
     def of(self, records: Sequence[Record]) -> object:
         """What ids have in common that are placed alike; these are all records of one."""
-        id_ = records[0].id
-        module = id_.module if self._is_of_modules else ""
-        return id_.step, id_.kind, module, self._number(records), self._of_values(id_)
+        if self._last[0] is not records:
+            id_ = records[0].id
+            module = id_.module if self._is_of_modules else ""
+            number = self._number(records)
+            if records is self._by_id.get(id_):
+                self._forward[id_] = number
+            self._last = records, (id_.step, id_.kind, module, number, self._of_values(id_))
+        return self._last[1]
 
     def _of_values(self, id_: TensorId) -> int:
         """Of the values that a gradient belongs to."""
@@ -42,22 +53,7 @@ class Likeness:
         return self._forward[forward]
 
     def _number(self, records: Sequence[Record]) -> int:
-        contents: dict[str | None, int] = {None: -1}  # of nothing
-        seen = tuple(
-            (
-                record.rank,
-                record.microbatch,
-                record.layout,
-                record.shape,
-                record.recompute,
-                record.batch_dim,
-                record.origin,
-                contents.setdefault(
-                    None if record.location is None else record.location.xxh3, len(contents)
-                ),
-            )
-            for record in records
-        )
+        seen = RecordRows.of(records).likeness() if records else None
         return self._numbers.setdefault(seen, len(self._numbers))
 
 
@@ -66,27 +62,34 @@ class Plan:
     """A logical tensor by the numbers of its records."""
 
     tensor: LogicalTensor
-    pieces: tuple[tuple[Piece, tuple[int, ...]], ...]
-    replicas: tuple[tuple[Piece, tuple[int, ...]], ...]
+    pieces: tuple[PiecesForm, IntArray]
+    replicas: tuple[PiecesForm, IntArray]
 
     @classmethod
-    def of(cls, tensor: LogicalTensor, records: Sequence[Record]) -> Plan | None:
-        """None where other records than these are part of it."""
+    def of(
+        cls, tensor: LogicalTensor, records: Sequence[Record], forms: dict[PiecesForm, PiecesForm]
+    ) -> Plan | None:
+        """None where other records than these very ones are part of it.
+
+        `forms` are those of other plans.
+        """
         numbers = {id(record): number for number, record in enumerate(records)}
-        pieces, replicas = (_numbered(side, numbers) for side in (tensor.pieces, tensor.replicas))
-        return None if pieces is None or replicas is None else cls(tensor, pieces, replicas)
+        if any(id(record) not in numbers for record in records_of(tensor)):
+            return None
+        # The same object for all forms that are equal: they are compared in no time then.
+        pieces, replicas = (
+            (
+                forms.setdefault(form := PiecesForm.of(side), form),
+                np.array([numbers[id(r)] for piece in side for r in piece.records], np.int64),
+            )
+            for side in (tensor.pieces, tensor.replicas)
+        )
+        return cls(tensor, pieces, replicas)
 
     def with_records(self, records: Sequence[Record]) -> LogicalTensor:
+        rows = RecordRows.of(records)
         pieces, replicas = (
-            tuple(
-                Piece(
-                    layout=piece.layout,
-                    records=tuple(records[number] for number in numbers),
-                    factor=piece.factor,
-                )
-                for piece, numbers in side
-            )
-            for side in (self.pieces, self.replicas)
+            AlikePieces(form, rows.take(numbers)) for form, numbers in (self.pieces, self.replicas)
         )
         return LogicalTensor(
             shape=self.tensor.shape,
@@ -96,11 +99,3 @@ class Plan:
             notes=self.tensor.notes,
             absent=self.tensor.absent,
         )
-
-
-def _numbered(
-    pieces: Sequence[Piece], numbers: Mapping[int, int]
-) -> tuple[tuple[Piece, tuple[int, ...]], ...] | None:
-    if any(id(record) not in numbers for piece in pieces for record in piece.records):
-        return None
-    return tuple((piece, tuple(numbers[id(r)] for r in piece.records)) for piece in pieces)

@@ -26,6 +26,7 @@ class Holdings:
         self.batch = batch
         self._shared: dict[TensorId, bool] = {}
         self._cuts: dict[object, list[Cut]] = {}
+        self._peers: dict[object, tuple[int, ...]] = {}
 
     def part(self, record: Record) -> Part | None:
         """The part of the batch that this record is of."""
@@ -44,7 +45,11 @@ class Holdings:
 
     def peers(self, record: Record) -> tuple[int, ...]:
         """The ranks that hold the same samples in this microbatch; all where that is not known."""
-        return self.batch.peers(key_of(record)) or tuple(sorted(self.trace.ranks))
+        key = key_of(record)
+        asked = key.step, key.microbatch, self.batch.parts.get(key)
+        if asked not in self._peers:
+            self._peers[asked] = self.batch.peers(key) or tuple(sorted(self.trace.ranks))
+        return self._peers[asked]
 
     def peers_differ(self, records: Sequence[Record]) -> bool:
         """Whether ranks with the same samples hold different bytes: then these are no replicas."""
@@ -60,7 +65,7 @@ class Holdings:
         forward = record.id.forward
         if forward not in self._shared:
             digests: dict[Part | None, set[object]] = defaultdict(set)
-            for other in self.trace.by_id().get(forward, []):
+            for other in self.trace.by_id().get(forward, ()):
                 if other.location is not None and not other.recompute:
                     part = self.part(other)
                     digests[part].add((other.location.xxh3, other.shape))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from ttrace.adapters.base import NO_BATCH
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import Record
+from ttrace.core.rows import RecordRows
 from ttrace.trace.reader import Trace
 
 Crop = tuple[int, int]  # dim, size
@@ -42,8 +43,10 @@ def find_crop(
     return dim, min(left[dim], right[dim])
 
 
-def cropped(records: Sequence[Record], crop: Crop) -> list[Record]:
-    return [replace(r, layout=r.layout.crop(*crop)) for r in records if r.layout is not None]
+def cropped(records: Sequence[Record], crop: Crop) -> RecordRows:
+    return RecordRows.of(
+        [replace(r, layout=r.layout.crop(*crop)) for r in records if r.layout is not None]
+    )
 
 
 def padding_note(id_: TensorId, reference: Record, candidate: Record, crop: Crop) -> str:

@@ -23,6 +23,7 @@ from ttrace.analysis.align.infer import (
 )
 from ttrace.analysis.align.sums import Placed, Unplaceable, pieces_of
 from ttrace.analysis.batch import Batch
+from ttrace.core.form import PiecesForm
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece, assemble
@@ -42,6 +43,7 @@ class Placer:
         self._alike = Likeness(self._holdings)
         self._shapes: dict[object, OwnShape] = {}
         self._plans: dict[object, tuple[Plan, Sequence[Placed]]] = {}
+        self._forms: dict[PiecesForm, PiecesForm] = {}
         self._placed: list[tuple[Sequence[Record], Sequence[Placed]]] = []
         self._known: dict[object, LogicalTensor | str] = {}
 
@@ -61,7 +63,7 @@ class Placer:
         """The logical tensor of this shape that the records make up, or why they do not."""
         # A reference is placed again for every run that is compared with it; a cropped vocabulary
         # has other layouts.
-        asked = (records[0].id, own, tuple(record.layout for record in records))
+        asked = (records[0].id, own, self._alike.of(records))
         if asked not in self._known:
             self._known[asked] = self._as_another(records, own)
         return self._known[asked]
@@ -73,11 +75,15 @@ class Placer:
             known, placed = self._plans[likeness]
             self._placed.append((records, placed))
             return known.with_records(records)
-        tensor = self._put_together(records, own)
-        plan = Plan.of(tensor, records) if isinstance(tensor, LogicalTensor) else None
-        if plan is not None:
-            self._plans[likeness] = plan, self._placed[-1][1]
-        return tensor
+        made = tuple(records)  # that can be told apart
+        tensor = self._put_together(made, own)
+        if not isinstance(tensor, LogicalTensor):
+            return tensor
+        plan = Plan.of(tensor, made, self._forms)
+        if plan is None:
+            return tensor
+        self._plans[likeness] = plan, self._placed[-1][1]
+        return plan.with_records(records)
 
     def _put_together(self, records: Sequence[Record], own: OwnShape) -> LogicalTensor | str:
         try:

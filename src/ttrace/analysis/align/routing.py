@@ -161,7 +161,7 @@ def _told_apart(rows: _Rows, gradients: _Rows) -> _Rows:
 
 
 def _stored(source: Source, id_: TensorId) -> list[Record]:
-    records = source.trace.by_id().get(id_, [])
+    records = source.trace.by_id().get(id_, ())
     return [record for record in records if record.location is not None and not record.recompute]
 
 

@@ -129,7 +129,7 @@ def _require_all_groups(holdings: Holdings, records: Sequence[Record]) -> None:
         shards = [key for key in holdings.batch.parts if key[0] == id_.step]
         expected = {holdings.group_at(s) for s in shards if s[2] in stored}
     else:
-        forward = holdings.trace.by_id().get(id_.forward, [])
+        forward = holdings.trace.by_id().get(id_.forward, ())
         expected = {holdings.group(record) for record in forward}
     found = {holdings.group(record) for record in records}
     if all(part is not None and part.positions for part, _ in found):

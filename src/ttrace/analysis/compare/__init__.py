@@ -3,9 +3,10 @@
 Enters: alignments and tolerances. Leaves: a verdict for every id; nothing is skipped silently.
 measure.py measures pairs, sketched.py those of fingerprints, loss_scale.py finds the factor that a
 split batch explains, terms.py where ranks share out the loss, tokens.py leaves out what a router
-sent elsewhere, judge.py makes every verdict.
+sent elsewhere, grain.py finds values of fewer bits, judge.py makes every verdict.
 """
 
+from ttrace.analysis.compare.grain import Asked, Precisions, precisions
 from ttrace.analysis.compare.judge import Allowed, judge
 from ttrace.analysis.compare.loss_scale import LossScale, find_isolated_scale, find_loss_scale
 from ttrace.analysis.compare.measure import Comparator
@@ -14,12 +15,15 @@ from ttrace.analysis.compare.tokens import moved_before
 
 __all__ = [
     "Allowed",
+    "Asked",
     "Comparator",
     "LossScale",
     "Measured",
+    "Precisions",
     "Unit",
     "find_isolated_scale",
     "find_loss_scale",
     "judge",
     "moved_before",
+    "precisions",
 ]

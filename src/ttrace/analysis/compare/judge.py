@@ -10,22 +10,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
-from ttrace.analysis.compare.measured import Disagreement, Measured
+from ttrace.analysis.compare.conflicts import (
+    conflict,
+    disagreeing,
+    is_beside_the_point,
+    is_conflict,
+    worst_of,
+)
+from ttrace.analysis.compare.measured import Measured
 from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.judgement import Judgement, Tolerance
 from ttrace.core.logical import LogicalTensor
-from ttrace.core.readings import Statistic, in_eps, readings
+from ttrace.core.precision import Precision
+from ttrace.core.readings import Reading, Statistic, in_eps, readings
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.core.statistics import Statistics
 from ttrace.trace.dtypes import eps_of
-
-# Chosen: sums of fp32 in random order differ by a few eps; clean norms over ranks reached 5.
-_RANDOM_ORDER_EPS = 16
-_FP32_EPS = float(torch.finfo(torch.float32).eps)
 
 # The run to blame for what is not there, unless its recording had faults: then nobody knows.
 _LACKING = {
@@ -39,16 +41,21 @@ _KINDS_OF_ERROR = {
     Statistic.CHOICES: Finding.CHOICES,
 }
 _OF_ALL = frozenset({Statistic.GAIN, Statistic.SHIFT, Statistic.CHOICES})  # whatever cells are
-_BESIDE_THE_POINT = 0.1  # chosen: of the error that all replicas share
 _BESIDE_A_FACTOR = 0.05  # chosen: of the error, where nearly all of it is a factor
+# Chosen: one rounding moves a tensor by about a fifth of eps, a sum of a few terms rounds as often.
+_ROUNDINGS = 2.0
 _SHOWN_GAPS = 3  # chosen: the first say where to look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """What a verdict may count on: tolerances, tokens that may move, and faults by run."""
+    """What a verdict may count on: tolerances, tokens that may move, and faults by run.
+
+    `precisions` are those that are not as they should be, where nothing else is wrong (grain.py).
+    """
 
     tolerances: Mapping[TensorId, Tolerance]
+    precisions: Mapping[TensorId, Precision] = field(default_factory=dict)  # that are wrong
     moves: float = 0.0  # tokens of one expert that noise may send elsewhere
     faults: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -65,7 +72,9 @@ def judge(
     pair = alignment.pair
     if pair is None or measured is None or not measured.cells_fit:
         return _judge_unmeasured(alignment, allowed.faults, order)
-    result = _judge_measured(alignment.id, pair, measured, allowed.tolerances, order)
+    precision = allowed.precisions.get(alignment.id)
+    tolerance = allowed.tolerances.get(alignment.id)
+    result = _judge_measured(alignment.id, pair, measured, tolerance, precision, order)
     return _with_moves(result, measured.moved, allowed.moves + excused)
 
 
@@ -118,14 +127,20 @@ def _judge_measured(
     id_: TensorId,
     pair: Pair,
     measured: Measured,
-    tolerances: Mapping[TensorId, Tolerance],
+    tolerance: Tolerance | None,
+    precision: Precision | None,
     order: int,
 ) -> TensorResult:
     reference, candidate = pair
     found, eps = measured.statistics, eps_of(candidate.dtype)
-    tolerance = tolerances.get(id_)
     judgements = _judgements(found, tolerance, reference.shape, eps)
+    if precision is not None and not _explains(precision, found, judgements):
+        precision = None
+    if precision is not None:
+        judgements = (*judgements, _of_grain(precision))
     verdict, finding = _verdict(measured, candidate, tolerance, judgements)
+    if precision is not None and verdict is Verdict.MISMATCH:
+        finding = Finding.LOWER_PRECISION if precision.is_lower else Finding.NOT_QUANTISED
     if verdict is Verdict.MISMATCH and id_.kind is Kind.PARAM and candidate.notes:
         finding = Finding.TAKEN_AS_CHUNKS
     in_conflict = verdict is Verdict.CONFLICT
@@ -140,10 +155,28 @@ def _judge_measured(
         judgements=judgements,
         ratio=max((judgement.ratio for judgement in judgements), default=None),
         error_eps=found.relative_error / eps if eps else None,
-        ranks=_ranks(measured) if in_conflict else (),
+        ranks=disagreeing(measured) if in_conflict else (),
         finding=finding,
-        specifics=_conflict(measured, candidate) if in_conflict else None,
+        specifics=conflict(measured, candidate) if in_conflict else _dtypes(precision),
     )
+
+
+def _explains(precision: Precision, found: Statistics, judgements: Sequence[Judgement]) -> bool:
+    """Whether rounding to the coarser format is all that is wrong; nothing without a tolerance."""
+    others_pass = all(judgement.ratio <= 1 for judgement in judgements)
+    is_rounding = found.relative_error <= _ROUNDINGS * precision.coarser.eps
+    return bool(judgements) and (others_pass or is_rounding)
+
+
+def _of_grain(precision: Precision) -> Judgement:
+    reading = Reading(statistic=Statistic.GRAIN, value=float(precision.apart))
+    return Judgement(reading=reading, allowed=0.0, ratio=math.inf)
+
+
+def _dtypes(precision: Precision | None) -> Specifics | None:
+    if precision is None:
+        return None
+    return Specifics(dtype=precision.candidate.name, reference_dtype=precision.reference.name)
 
 
 def _verdict(
@@ -152,7 +185,7 @@ def _verdict(
     tolerance: Tolerance | None,
     judgements: Sequence[Judgement],
 ) -> tuple[Verdict, Finding | None]:
-    found, worst = measured.statistics, _worst(measured)
+    found, worst = measured.statistics, worst_of(measured)
     if found.nonfinite_reference:
         # Infinities that a perturbed reference has at the same places are there on purpose.
         if tolerance is None:
@@ -162,9 +195,9 @@ def _verdict(
         return Verdict.NONFINITE, Finding.NONFINITE
     decisive = max(judgements, key=lambda judgement: judgement.ratio, default=None)
     is_wrong = decisive is not None and not decisive.ratio <= 1
-    disagrees = worst is not None and _is_conflict(worst, candidate, tolerance)
-    if worst is not None and disagrees and not (is_wrong and _is_beside_the_point(worst, found)):
-        is_own = worst.piece.recompute
+    disagrees = worst is not None and is_conflict(worst, candidate, tolerance)
+    if worst is not None and disagrees and not (is_wrong and is_beside_the_point(worst, found)):
+        is_own = worst.recompute
         return (
             Verdict.CONFLICT,
             Finding.RECOMPUTATION_DIFFERS if is_own else Finding.REPLICAS_DISAGREE,
@@ -192,58 +225,6 @@ def _with_moves(result: TensorResult, moved: int, allowed: float) -> TensorResul
         ratio=max(result.ratio or 0.0, moved / allowed if allowed else math.inf),
         finding=Finding.TOKENS_MOVED,
         specifics=specifics,
-    )
-
-
-def _worst(measured: Measured) -> Disagreement | None:
-    def size(one: Disagreement) -> tuple[bool, float]:
-        return _has_other_infinities(one), one.statistics.error_norm
-
-    return max(measured.disagreements, key=size, default=None)
-
-
-def _has_other_infinities(one: Disagreement) -> bool:
-    return bool(one.statistics.nonfinite_reference or one.statistics.nonfinite_candidate)
-
-
-def _ranks(measured: Measured) -> tuple[int, ...]:
-    return tuple(sorted({rank for d in measured.disagreements for rank in d.piece.ranks}))
-
-
-def _is_conflict(
-    worst: Disagreement, candidate: LogicalTensor, tolerance: Tolerance | None
-) -> bool:
-    """Replicas come from one collective or from the same arithmetic: only kernels that add in
-    random order can make them differ, by rounding of the sum and of its last place.
-    """
-    eps, found = eps_of(candidate.dtype), worst.statistics
-    replica = max(eps, _RANDOM_ORDER_EPS * _FP32_EPS) * found.reference_norm if eps else 0.0
-    limit = replica if tolerance is None else min(replica, tolerance.error_norm)
-    return _has_other_infinities(worst) or found.error_norm > limit
-
-
-def _is_beside_the_point(worst: Disagreement, found: Statistics) -> bool:
-    """Whether all replicas are wrong by far more than they differ from each other."""
-    if _has_other_infinities(worst):
-        return False
-    return worst.statistics.error_norm < _BESIDE_THE_POINT * found.error_norm
-
-
-def _conflict(measured: Measured, candidate: LogicalTensor) -> Specifics | None:
-    """The replica that is furthest from what it repeats, and who holds that."""
-    worst = _worst(measured)
-    if worst is None:
-        return None
-    others = {
-        rank
-        for piece in candidate.pieces
-        if piece.layout.overlaps(worst.piece.layout)
-        for rank in piece.ranks
-    }
-    return Specifics(
-        ranks=worst.piece.ranks,
-        other_ranks=tuple(sorted(others)),
-        relative_error=worst.statistics.relative_error,
     )
 
 

@@ -15,6 +15,7 @@ from ttrace.analysis.compare.measure import Comparator
 from ttrace.analysis.compare.terms import split_losses
 from ttrace.core.alignment import Pair
 from ttrace.core.finding import Note, Topic
+from ttrace.core.form import made_at
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.logical import LogicalTensor, as_terms
 from ttrace.core.scale import MARGIN, Scales, explained_scales, written_scale
@@ -134,18 +135,24 @@ def _seed_gains(
     *,
     asked: bool = False,
 ) -> list[float]:
-    """How large the first gradient of backward is on every rank, against the reference's."""
-    seeds = (
-        (pair[0], (as_terms(pair[1]) if id_.step in shares else None) or pair[1])
-        for id_, pair in pairs.items()
-        if id_.kind.is_gradient_of_activation and id_.asked == asked
-        if pair[0].volume > 1 and not pair[1].gaps
-    )
-    seed = min(seeds, key=lambda pair: pair[0].sequence, default=None)
-    if seed is None:
-        return []
-    gains = [comparator.gain(seed[0], piece) for piece in seed[1].pieces]
-    return [gain for gain in gains if math.isfinite(gain) and gain != 0]
+    """How large the first gradient of backward is on every rank, against the reference's.
+
+    Of the first step in which that is a number: one that overflowed tells nothing.
+    """
+    seeds: dict[int, tuple[int, Pair]] = {}
+    for id_, pair in pairs.items():
+        if not id_.kind.is_gradient_of_activation or id_.asked != asked:
+            continue
+        if pair[0].volume > 1 and not pair[1].gaps:
+            made = made_at(pair[0].pieces)
+            if id_.step not in seeds or made < seeds[id_.step][0]:
+                seeds[id_.step] = made, pair
+    for step, (_, (reference, candidate)) in sorted(seeds.items(), key=lambda found: found[0]):
+        candidate = (as_terms(candidate) if step in shares else None) or candidate
+        gains = [comparator.gain(reference, piece) for piece in candidate.pieces]
+        if found := [gain for gain in gains if math.isfinite(gain) and gain != 0]:
+            return found
+    return []
 
 
 def _main_gain(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> float:

@@ -12,12 +12,18 @@ from dataclasses import replace
 
 import torch
 
+from ttrace.analysis.compare.grain import between
 from ttrace.analysis.compare.measured import Disagreement, Measured, Unit
 from ttrace.analysis.compare.sketched import SketchComparator
 from ttrace.analysis.compare.tokens import leave_out_moved, token_dims
-from ttrace.core.logical import LogicalTensor, Piece, as_mean, as_terms, unlike
+from ttrace.core.form import records_of, unlike
+from ttrace.core.logical import LogicalTensor, Piece, as_mean, as_terms
+from ttrace.core.precision import Precision
+from ttrace.core.statistics import Statistics
 from ttrace.measure.accumulator import Accumulator
+from ttrace.measure.witnesses import Witnesses
 from ttrace.trace.pairs import PairReader
+from ttrace.trace.quantised import is_quantised, kept_records
 from ttrace.trace.sketches import InCells, SketchReader, is_sketched
 from ttrace.trace.spans import SpanReader
 
@@ -52,26 +58,44 @@ class Comparator:
         if is_sketched(reference, candidate):
             return self._sketches.measure(reference, candidate, scale, cells=cells)
         whole = Accumulator(shape=reference.shape)
-        spreads = [(piece, Accumulator()) for piece in unlike(candidate)]
+        spreads = [(same, Accumulator()) for same in unlike(candidate)]
         routed = token_dims(reference)
         moved = 0
         for block in self._pairs.walk(reference, candidate):
-            for piece, spread in spreads:
-                for window, values in self._pairs.held(piece, candidate, block):
+            for (first, *_), spread in spreads:
+                for window, values in self._pairs.held(first, candidate, block):
                     spread.update(block.found[window], values)
             moved += leave_out_moved(block.expected, block.found, routed) if routed else 0
             whole.update(block.expected, _divided(block.found, scale), block.start)
+        statistics = _with_known_grains(whole.result(), reference, candidate, scale)
+        witnesses = self._witnesses(reference, candidate, between(statistics))
         self._pairs.finish(reference, candidate)
-        disagreements = [(piece, spread.result()) for piece, spread in spreads]
+        disagreements = [(same, spread.result()) for same, spread in spreads]
         return Measured(
-            statistics=whole.result(),
+            statistics=statistics,
+            witnesses=witnesses,
             moved=moved,
             disagreements=tuple(
-                Disagreement(piece=piece, statistics=result)
-                for piece, result in disagreements
+                Disagreement.of(piece, result)
+                for same, result in disagreements
                 if not result.equal
+                for piece in same
             ),
         )
+
+    def _witnesses(
+        self, reference: LogicalTensor, candidate: LogicalTensor, precision: Precision | None
+    ) -> int:
+        """Read again, as far as needed, where grains differ: seldom, as correct ones agree."""
+        if precision is None:
+            return 0
+        witnesses = Witnesses(precision.coarser.mantissa_bits)
+        for block in self._pairs.walk(reference, candidate):
+            pair = block.expected, block.found
+            witnesses.add(*(pair[::-1] if precision.is_lower else pair))
+            if witnesses.are_enough:
+                break
+        return witnesses.count
 
     def gain(self, reference: LogicalTensor, piece: Piece) -> float:
         """<piece, reference> / <reference, reference> over the part that the piece holds."""
@@ -96,6 +120,22 @@ def _read_otherwise(unit: Unit, measured: Measured) -> LogicalTensor | None:
         return as_mean(candidate)
     is_mean = any(piece.factor != 1.0 for piece in candidate.pieces)
     return as_terms(candidate) if measured.disagreements or is_mean else None
+
+
+def _with_known_grains(
+    found: Statistics, reference: LogicalTensor, candidate: LogicalTensor, scale: float
+) -> Statistics:
+    """Without those of values that were not measured as they were stored.
+
+    Where the candidate alone keeps codes, its module may be given what the other quantises itself.
+    """
+    is_exact = all(
+        record.payload is None or is_quantised(record)
+        for record in records_of(reference, candidate)
+    )
+    only_here = bool(kept_records(candidate)) and not kept_records(reference)
+    is_told = math.frexp(scale)[0] == 0.5 and is_exact and not only_here
+    return found if is_told else replace(found, reference_grain=None, candidate_grain=None)
 
 
 def _divided(block: torch.Tensor, scale: float) -> torch.Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ttrace.core.ids import TensorId
+from ttrace.core.layout import Layout
+from ttrace.core.limits import Rank, Size
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.statistics import Statistics
 from ttrace.trace.sketches import InCells
@@ -27,21 +29,33 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """A replica that is not bitwise what another rank holds."""
+    """A replica that is not bitwise what another rank holds, by its place and its ranks."""
 
-    piece: Piece
+    layout: Layout
+    ranks: tuple[Rank, ...]
+    recompute: bool = False
     statistics: Statistics
+
+    @classmethod
+    def of(cls, piece: Piece, statistics: Statistics) -> Disagreement:
+        return cls(
+            layout=piece.layout,
+            ranks=piece.ranks,
+            recompute=piece.recompute,
+            statistics=statistics,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One pair of logical tensors, measured in one pass.
+    """One pair of logical tensors, measured in one pass. It is small and plain, and may travel.
 
     `moved` tokens went to this expert in one of the runs only; the statistics are of the others.
     """
 
     statistics: Statistics
     disagreements: tuple[Disagreement, ...] = ()
-    moved: int = 0
+    moved: Size = 0
     as_terms: bool = False  # the candidate's replicas were taken as terms of a sum
+    witnesses: Size = 0  # that one of both was rounded (measure/witnesses.py)
     cells_fit: bool = True  # else fingerprints of both cannot be brought together: nothing is known

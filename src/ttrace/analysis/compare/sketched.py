@@ -21,19 +21,12 @@ import numpy as np
 
 from ttrace.analysis.compare.measured import Disagreement, Measured
 from ttrace.analysis.compare.tokens import token_dims
-from ttrace.core.logical import LogicalTensor, Piece, unlike
+from ttrace.core.form import unlike
+from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.statistics import Slice, Statistics
 from ttrace.measure.cells import Array, PerDim, energies, signed_dims
-from ttrace.trace.sketches import (
-    CellsDoNotFit,
-    InCells,
-    Mask,
-    Sketch,
-    SketchReader,
-    common_sizes,
-    touched_cells,
-    whole_cells,
-)
+from ttrace.trace.cell_places import CellsDoNotFit, Mask, touched_cells, whole_cells
+from ttrace.trace.sketches import InCells, Sketch, SketchReader, common_sizes
 
 # Two orders of the same sum in float32 differ by a few units in its last place; less is nothing
 # that a fingerprint can tell. Measured: up to 1.5 units between a GPU and a CPU.
@@ -69,7 +62,11 @@ class SketchComparator:
         *,
         cells: InCells | None = None,
     ) -> Measured:
-        """Statistics of candidate / scale against the reference, and replicas that disagree."""
+        """Statistics of candidate / scale against the reference, and replicas that disagree.
+
+        What is read is verified; replicas with the checksum of what they repeat, or of another
+        replica, are not read.
+        """
         sizes = common_sizes(reference, candidate)
         sizes = tuple(map(max, sizes, cells.sizes)) if cells is not None else sizes
         shape = reference.shape
@@ -77,11 +74,14 @@ class SketchComparator:
             expected = self._reference.read(reference.pieces, shape, sizes)
             found = self._candidate.read(candidate.pieces, shape, sizes)
             disagreements = tuple(
-                Disagreement(piece=piece, statistics=statistics)
-                for piece in unlike(candidate)
-                if not (statistics := self._replica(piece, candidate, found, sizes)).equal
+                Disagreement.of(piece, statistics)
+                for same in unlike(candidate)
+                if not (statistics := self._replica(same[0], candidate, found, sizes)).equal
+                for piece in same
             )
         except CellsDoNotFit:
+            self._reference.verify(reference.pieces)
+            self._candidate.verify(candidate.pieces)
             return Measured(statistics=_NOTHING, cells_fit=False)
         if cells is not None and not cells.is_exact:
             expected, found = (replace(sketch, squares=None) for sketch in (expected, found))
@@ -132,11 +132,10 @@ class SketchPair:
         self._expected, self._found = expected, found
         self._shape, self._sizes, self._scale = shape, sizes, scale
         self._signed = tuple(range(len(shape), len(shape) + len(signed_dims(sizes))))
-        self._reference, self._candidate = expected.sums.copy(), found.sums / scale
+        self._reference = expected.sums
+        self._candidate = found.sums if scale == 1.0 else found.sums / scale
         self._is_whole = True
-        self._bad = [
-            ~np.isfinite(sums).all(axis=self._signed) for sums in (self._reference, self._candidate)
-        ]
+        self._bad = [self._nonfinite(sums) for sums in (self._reference, self._candidate)]
         if any(bad.any() for bad in self._bad):
             self.leave_out(np.asarray(self._bad[0] | self._bad[1]))
 
@@ -144,8 +143,15 @@ class SketchPair:
         """Compare nothing of these cells."""
         if cells.any():
             self._is_whole = False
+            self._reference, self._candidate = self._reference.copy(), self._candidate.copy()
             self._reference[cells] = 0.0
             self._candidate[cells] = 0.0
+
+    def _nonfinite(self, sums: Array) -> Mask:
+        """The cells with an infinity or a NaN; their sum tells whether there are any."""
+        if math.isfinite(sums.sum()):
+            return np.zeros(sums.shape[: len(self._shape)], dtype=bool)
+        return np.asarray(~np.isfinite(sums).all(axis=self._signed))
 
     def leave_out_moved(self, tokens: int) -> int:
         """Leave out tokens that only one of the runs sent to this expert; how many."""
@@ -233,8 +239,10 @@ class SketchPair:
 
     def _is_same_bits(self) -> bool | None:
         """Whether both hold the same bits; None where their records cannot tell."""
+        if self._scale != 1.0 or not self._expected.is_at(self._found):
+            return None
         mine, theirs = self._expected.digests, self._found.digests
-        if self._scale != 1.0 or not mine or not theirs or mine.keys() != theirs.keys():
+        if not mine or not theirs:
             return None
         if any(mine[at][:2] != theirs[at][:2] for at in mine):
             return None  # another dtype, or other cells

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ttrace.analysis.diagnose.mistakes import diagnose, nearest
+from ttrace.analysis.diagnose.mistakes import diagnose, nearest, of_precision
 from ttrace.analysis.diagnose.picture import Picture
+from ttrace.analysis.diagnose.quantised import CodesReader
 from ttrace.analysis.diagnose.sample import sample
 from ttrace.analysis.diagnose.suspect import LARGEST, MOST_PIECES, Gathering, window_of
 from ttrace.core.blame import Culprit
@@ -29,7 +30,8 @@ from ttrace.trace.pairs import BlockPair, PairReader, Window
 from ttrace.trace.spans import SpanReader
 
 SUSPECTS = 24  # chosen: more than a person opens
-_UPDATED = (Kind.PARAM, Kind.MAIN_GRAD, Kind.OPTIMIZER, Kind.BUFFER)  # anew in every step
+# What should differ from what it was before.
+_UPDATES = (Kind.PARAM, Kind.MAIN_GRAD, Kind.OPTIMIZER, Kind.BUFFER, Kind.PARAM_AFTER)
 
 
 def suspects(results: Sequence[TensorResult], culprits: Sequence[Culprit]) -> list[TensorResult]:
@@ -44,25 +46,30 @@ def suspects(results: Sequence[TensorResult], culprits: Sequence[Culprit]) -> li
 
 
 def earlier(id_: TensorId) -> TensorId | None:
-    """The tensor that this one should be an update of."""
+    """The tensor that this one should be an update of, or the same one of the step before."""
     if id_.kind is Kind.PARAM_AFTER:
         return replace(id_, kind=Kind.PARAM)
-    return replace(id_, step=id_.step - 1) if id_.kind in _UPDATED and id_.step else None
+    return replace(id_, step=id_.step - 1) if id_.step else None
 
 
 def with_ranks(
-    results: Sequence[TensorResult], details: Sequence[Detail]
+    results: Sequence[TensorResult],
+    details: Sequence[Detail],
+    by_cells: Mapping[TensorId, tuple[int, ...]],
 ) -> tuple[TensorResult, ...]:
     """Where a closer look found some ranks wrong and others right, the verdict says which.
 
-    Replicas that disagree and are all wrong are wrong everywhere.
+    Replicas that disagree and are all wrong are wrong everywhere. `by_cells`: what fingerprints
+    tell, of which there are no details.
     """
     known = {detail.id: detail for detail in details}
 
     def placed(result: TensorResult) -> TensorResult:
         detail = known.get(result.id)
-        if detail is None or not result.verdict.is_failure:
+        if not result.verdict.is_failure:
             return result
+        if detail is None:
+            return replace(result, ranks=result.ranks or by_cells.get(result.id, ()))
         ranks = () if detail.is_wrong_everywhere else result.ranks or detail.wrong_ranks
         return replace(result, ranks=ranks)
 
@@ -88,6 +95,7 @@ class Examiner:
     def __init__(self, reference: SpanReader, candidate: SpanReader) -> None:
         self._pairs = PairReader(reference, candidate)
         self._before = BlockReader(candidate)
+        self._codes = CodesReader(reference, candidate)
 
     def examine(
         self,
@@ -125,13 +133,25 @@ class Examiner:
         shards = tuple(part.shard(allowed, volume) for part in parts)
         suspect = gathering.suspect(
             allowed if result.verdict.is_failure else None,
-            before=self._read_whole(before),
+            before=self._read_whole(before) if result.id.kind in _UPDATES else None,
             sizes=sizes or {},
             agrees=all(shard.agrees for shard in shards),
             axes=_disagreeing(shards, mesh),
             added=tuple(_adding(result.id, shards, mesh)),
         )
-        diagnosis = None if suspect is None else diagnose(suspect)
+        diagnosis = of_precision(result)
+        if diagnosis is None and allowed is not None and result.verdict.is_failure:
+            diagnosis = self._codes.diagnose(
+                reference,
+                candidate,
+                allowed,
+                (*chosen.typical, *chosen.worst),
+                factor=scale,
+                before=before,
+                mesh=mesh,
+            )
+        if diagnosis is None and suspect is not None:
+            diagnosis = diagnose(suspect)
         return Detail(
             id=result.id,
             shape=reference.shape,

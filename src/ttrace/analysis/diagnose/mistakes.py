@@ -24,7 +24,9 @@ from torch import Tensor
 
 from ttrace.analysis.diagnose.suspect import Suspect
 from ttrace.core.blame import Diagnosis, Mistake, Nearest, PartFactor
-from ttrace.trace.dtypes import dtype_name
+from ttrace.core.finding import Finding
+from ttrace.core.results import TensorResult
+from ttrace.trace.dtypes import dtype_name, eps_of
 
 
 class Trial(NamedTuple):
@@ -44,6 +46,10 @@ _FEWEST = 16  # chosen: below so many elements for each fitted number anything f
 _MOSTLY = 0.75  # chosen: of the squared error; by chance a likeness explains a half
 _AS_GOOD = 0.1  # chosen: a telling guess is told before one that fits its numbers
 _ALIKE = 0.1  # chosen: as far as terms of a sum are alike
+_OF_PRECISION = {
+    Finding.LOWER_PRECISION: Mistake.ROUNDED_LOWER,
+    Finding.NOT_QUANTISED: Mistake.NOT_QUANTISED,
+}
 # Coarsest first: values of one are values of those after it, but for the range.
 _LOWER = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16)
 
@@ -55,6 +61,15 @@ def diagnose(suspect: Suspect) -> Diagnosis | None:
             return trial.diagnosis
     outside = installed_guesses() if _is_readable(suspect) else ()
     return next((diagnosis for guess in outside for diagnosis in guess(suspect)), None)
+
+
+def of_precision(result: TensorResult) -> Diagnosis | None:
+    """What the bits of all values have told already, however large the tensor is."""
+    mistake = _OF_PRECISION.get(result.finding) if result.finding is not None else None
+    if mistake is None or result.specifics is None:
+        return None
+    dtypes = result.specifics
+    return Diagnosis(mistake=mistake, dtype=dtypes.dtype, reference_dtype=dtypes.reference_dtype)
 
 
 def nearest(suspect: Suspect) -> Nearest | None:
@@ -242,14 +257,10 @@ def _rounded(suspect: Suspect) -> Iterator[Trial]:
 
     bfloat16 has the lower precision beside float16, though small values of it leave its range.
     """
-    own = max((_eps(dtype) for dtype in _LOWER if _is_in(suspect.expected, dtype)), default=0.0)
+    own = max((eps_of(dtype) for dtype in _LOWER if _is_in(suspect.expected, dtype)), default=0.0)
     for dtype in _LOWER:
-        if _eps(dtype) > own and _is_in(suspect.found, dtype):
+        if eps_of(dtype) > own and _is_in(suspect.found, dtype):
             yield Trial(Diagnosis(mistake=Mistake.ROUNDED_LOWER, dtype=dtype_name(dtype)))
-
-
-def _eps(dtype: torch.dtype) -> float:
-    return float(torch.finfo(dtype).eps)
 
 
 def _is_in(values: Tensor, dtype: torch.dtype) -> bool:

@@ -18,6 +18,7 @@ from ttrace.core.evidence import ElementError, RowError
 from ttrace.core.logical import LogicalTensor
 from ttrace.measure import ulp
 from ttrace.trace.blocks import Index
+from ttrace.trace.dtypes import eps_of
 
 WORST_ROWS = 8  # chosen
 WORST_ELEMENTS = 8  # chosen
@@ -166,7 +167,7 @@ def _ulp_counts(expected: torch.Tensor, found: torch.Tensor, *, is_clean: bool) 
     """In units of the coarser of both; None where that is no float of training."""
     if not (expected.is_floating_point() and found.is_floating_point()):
         return None
-    coarse = max(expected.dtype, found.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    coarse = max(expected.dtype, found.dtype, key=eps_of)
     if coarse.itemsize not in _WITH_ULP:
         return None
     left, right = expected.to(coarse).reshape(-1), found.to(coarse).reshape(-1)

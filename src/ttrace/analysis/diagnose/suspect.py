@@ -49,11 +49,16 @@ class Suspect:
 
     def is_explained(self, left: float) -> bool:
         """Whether the tensor is right with what is left."""
-        return left <= self.allowed and left <= _LEFT * self.error
+        return is_explained(left, self.error, self.allowed)
 
     @cached_property
     def error(self) -> float:
         return float((self.found - self.expected).norm())
+
+
+def is_explained(left: float, error: float, allowed: float) -> bool:
+    """Whether a tensor with this error is right with what is left of it."""
+    return left <= allowed and left <= _LEFT * error
 
 
 class Gathering:

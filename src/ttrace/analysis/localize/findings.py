@@ -34,11 +34,22 @@ def of_kind(
 def is_everywhere(failed: Sequence[TensorResult], all_: Sequence[TensorResult]) -> bool:
     """Whether the failures point to a stage of the step; exactly equal tensors say little.
 
-    A low-precision parameter may not move at all in one step, so its update cannot be wrong.
+    A low-precision parameter may not move at all in one step, so its update cannot be wrong. Where
+    precision is lost, what is no finer in the reference has none to lose.
     """
+    if failed and all(result.finding is Finding.LOWER_PRECISION for result in failed):
+        kept = {result.id for result in failed}
+        all_ = [result for result in all_ if result.id in kept or _could_be_coarser(result, failed)]
     equal = [r for r in all_ if r.statistics is not None and r.statistics.equal]
     could_fail = len(all_) - len(equal)
     return len(failed) >= _NEARLY_ALL * could_fail and len(failed) >= _MOST * len(all_)
+
+
+def _could_be_coarser(result: TensorResult, failed: Sequence[TensorResult]) -> bool:
+    losses = (found.statistics.candidate_grain for found in failed if found.statistics is not None)
+    least = max((grain for grain in losses if grain is not None), default=0)
+    found = result.statistics
+    return found is None or found.reference_grain is None or found.reference_grain > least
 
 
 def by_module(failed: Sequence[TensorResult], phase: Phase, reason: Reason) -> tuple[Culprit, ...]:
@@ -83,7 +94,9 @@ def common_factor(failed: Sequence[TensorResult]) -> float | None:
 
 
 def is_rounded(result: TensorResult) -> bool:
-    """Off by no more than a wide tensor is after a few roundings to bf16."""
+    """Of a lower precision, or a wide tensor off by no more than after a few roundings to bf16."""
+    if result.finding is Finding.LOWER_PRECISION:
+        return True
     wide = result.dtype in ("float32", "float64")
     found = result.statistics
     return wide and found is not None and found.relative_error < _ROUNDED

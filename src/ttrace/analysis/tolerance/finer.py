@@ -37,8 +37,8 @@ class Correlation:
 
 
 def family(id_: TensorId) -> Family:
-    """Tensors that are alike: of one step and kind, and for states of one name."""
-    state = id_.slot.rpartition(".")[2] if id_.kind is Kind.OPTIMIZER else ""
+    """Tensors that are alike: of one step and kind, and for states and buffers of one name."""
+    state = id_.slot.rpartition(".")[2] if id_.kind in (Kind.OPTIMIZER, Kind.BUFFER) else ""
     return id_.step, id_.kind, state
 
 

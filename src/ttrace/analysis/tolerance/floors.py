@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,24 +93,28 @@ def loss_floors(yardsticks: Mapping[TensorId, Yardstick]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Medians over the tensors of one family."""
+    """What the tensors of one family have in common."""
 
-    norms: Mapping[Family, float]  # of those that are not zero
-    noises: Mapping[Family, float]  # relative, of those that many elements carry
+    norms: Mapping[Family, float]  # the median of those that are not zero
+    # Relative: the median of those that many elements carry. Where all are tiny, as maxima of which
+    # scales are made, each is a draw, and half of them are zero: their root mean square.
+    noises: Mapping[Family, float]
 
     @classmethod
     def of(cls, yardsticks: Mapping[TensorId, Yardstick]) -> Peers:
         norms: dict[Family, list[float]] = {}
         noises: dict[Family, list[float]] = {}
+        of_tiny: dict[Family, list[float]] = {}
         for id_, yardstick in yardsticks.items():
             if yardstick.noise and yardstick.reference_norm > 0:
                 norms.setdefault(family(id_), []).append(yardstick.reference_norm)
-                if not yardstick.is_tiny:
-                    relative = yardstick.noise_norm / yardstick.reference_norm
-                    noises.setdefault(family(id_), []).append(relative)
+                relative = yardstick.noise_norm / yardstick.reference_norm
+                kept = of_tiny if yardstick.is_tiny else noises
+                kept.setdefault(family(id_), []).append(relative)
+        together = {key: _root_mean_square(values) for key, values in of_tiny.items()}
         return cls(
             norms={key: _median(values) for key, values in norms.items()},
-            noises={key: _median(values) for key, values in noises.items()},
+            noises=together | {key: _median(values) for key, values in noises.items()},
         )
 
     def norm(self, id_: TensorId) -> float:
@@ -118,6 +122,10 @@ class Peers:
 
     def relative_noise(self, id_: TensorId) -> float:
         return self.noises.get(family(id_), 0.0)
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value * value for value in values) / len(values))
 
 
 def _median(values: Iterable[float]) -> float:

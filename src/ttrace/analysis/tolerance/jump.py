@@ -20,8 +20,9 @@ from ttrace.core.logical import LogicalTensor
 from ttrace.measure.cells import norm_of
 from ttrace.measure.fingerprint import SMALLEST_MAGNITUDES
 from ttrace.trace.blocks import BlockReader, blocks
+from ttrace.trace.cell_places import CellsDoNotFit
 from ttrace.trace.dtypes import eps_of
-from ttrace.trace.sketches import CellsDoNotFit, SketchReader, common_sizes, is_sketched
+from ttrace.trace.sketches import SketchReader, common_sizes, is_sketched
 from ttrace.trace.spans import SpanReader
 
 # Chosen: noise beyond 6 times its root mean square has a probability of 1e-9 when normal.

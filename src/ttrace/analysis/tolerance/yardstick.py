@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ttrace.analysis.tolerance.factors import CARRIED_BY_FEW, TINY
 from ttrace.analysis.tolerance.jump import NO_JUMP, Jump, jumps
+from ttrace.core.form import made_at
 from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.logical import LogicalTensor
 from ttrace.core.readings import Statistic, readings
@@ -113,7 +114,7 @@ def yardsticks(
         id_: Yardstick(
             dtype=reference.dtype,
             volume=reference.volume,
-            sequence=reference.sequence,
+            sequence=made_at(reference.pieces),
             shape=reference.shape,
             noise=_found(id_, noise),
             repeated=_found(id_, repeated),

@@ -32,8 +32,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttrace.adapters.patching import TellFault, unharmed
 from ttrace.capture.noise import Noise
-from ttrace.capture.regroup import additions, batch_norm, layers
+from ttrace.capture.regroup import additions, batch_norm, draws, grids, layers, sent
+from ttrace.capture.regroup.draws import Draws
 from ttrace.capture.regroup.parts import Bounds, Rule
+from ttrace.core.undone import Undone
 
 # Chosen: a short sum is made in two parts, as two ranks make it; a long one in up to eight, which
 # leave an eighth of what its length does to it, whatever parts the candidate has.
@@ -72,6 +74,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PRODUCTS = frozenset({_aten.mm, _aten.bmm, _aten.mv, _aten.addmm, _aten.baddbmm, _aten.addmv})
 _OTHER_FORMS = ("out", "dtype")  # into a tensor that is given, or to another dtype: left alone
 _ADDITIONS = frozenset({_aten.add, _aten.add_})
+_ROUNDING = grids.MAKE_CODES | draws.FOLLOWED
 # They multiply by weights as well, and nothing here regroups what they add up.
 _ALSO_WEIGHTED = frozenset(
     {
@@ -94,10 +97,11 @@ class Regrouping(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self._noise = noise
+        self._draws = Draws(noise)
         self._told = told  # of faults, after which an operator runs as it is
         self._shapes = frozenset(parameter_shapes)
         self.is_updating = False  # whether an optimizer makes its step
-        self._calls = 0
+        self._calls = self._roundings = 0
         self.regrouped: Counter[str] = Counter()  # how many sums of each operator
         self.faults: Counter[str] = Counter()
 
@@ -126,13 +130,21 @@ class Regrouping(TorchDispatchMode):
         rule = None if is_other else _RULES.get(func.overloadpacket)
         is_addition = func.overloadpacket in _ADDITIONS
         is_weighted = rule is not None or func.overloadpacket in _ALSO_WEIGHTED
+        is_rounding = func.overloadpacket in _ROUNDING
+        if sent.is_sent(func):
+            return self._sent(func, call, args, kwargs)
         # Fake tensors have shapes and no values: DTensors ask them what a result looks like.
         if any(issubclass(type_, FakeTensor) for type_ in types) or not (
-            is_weighted or is_addition
+            is_weighted or is_addition or is_rounding
         ):
             return call(*args, **kwargs)
         if not all(type_ in _PLAIN for type_ in types):
             return NotImplemented  # DTensors first become operations on their local tensors
+        if is_rounding:
+            args = self._on_grid(func, args, kwargs)
+            call = functools.partial(self._draws.perform, func, call)
+        if not (is_weighted or is_addition):
+            return call(*args, **kwargs)
         self._calls += 1
         if is_addition:
             total = call(*args, **kwargs)
@@ -140,6 +152,29 @@ class Regrouping(TorchDispatchMode):
         if not self.is_updating:
             args = self._weighted(func, args)
         return self._regroup(func, rule, call, args, kwargs)
+
+    def _sent(self, func: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operator, with noise on terms that are sent in fewer bits."""
+        self._calls += 1
+        self._spoil(sent.before(func, args))
+        result = call(*args, **kwargs)
+        self._spoil(sent.after(func, args, kwargs))
+        return result
+
+    def _spoil(self, terms: Sequence[torch.Tensor]) -> None:
+        for number, term in enumerate(terms):
+            term.copy_(self._noise.on(term, f"term {self._calls} {number}"))
+
+    def _on_grid(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The operator's arguments, with noise on what comes to lie on a grid."""
+        is_one = func.overloadpacket in grids.MAKE_CODES
+        coding = grids.coding_of(func, args, kwargs) if is_one else None
+        if coding is None or self._draws.holds(args[coding.place]):
+            return args
+        self._roundings += 1
+        found, key = list(args), f"grid {self._roundings}"
+        found[coding.place] = self._noise.on_grid(args[coding.place], key, coding.step)
+        return tuple(found)
 
     def _regroup(
         self,
@@ -179,7 +214,7 @@ class Regrouping(TorchDispatchMode):
     def _collected(self, total: torch.Tensor, *, in_place: bool) -> torch.Tensor:
         """The sum of two gradients of one parameter, as backward makes it, with noise."""
         in_backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001  (nothing else tells)
-        if not in_backward or total.shape not in self._shapes:
+        if not in_backward or total.shape not in self._shapes or self._draws.holds(total):
             return total
         noisy = self._noise.on(total, f"addition {self._calls}")
         return total.copy_(noisy) if in_place else noisy
@@ -196,6 +231,10 @@ class Regrouping(TorchDispatchMode):
                 "module boundaries alone"
             )
         return found
+
+    def undone(self) -> tuple[Undone, ...]:
+        """It adds noise, and takes nothing away."""
+        return ()
 
     def _divide(self, length: int, terms: int = 0) -> Bounds:
         if length < 2:

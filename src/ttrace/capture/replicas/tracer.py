@@ -30,7 +30,7 @@ from ttrace.capture.replicas.exchange import Exchange, NotAnswered
 from ttrace.capture.replicas.held import of_buffers, of_parameters
 from ttrace.capture.replicas.log import WatchLog
 from ttrace.capture.settings import WatchSettings
-from ttrace.capture.tracer import WAITING, Attached, OffTracer
+from ttrace.capture.tracer import Attached, OffTracer, waiting_tracers
 from ttrace.core.drift import SharedKind
 from ttrace.core.ids import Kind
 
@@ -66,7 +66,7 @@ class ReplicaTracer:
             self._optimizers = adapter.optimizers(attached.optimizers)
             OptimizerHooks(self.guard, self._optimizers, before=self._before, after=self._after)
         self._at_exit = Finalize(None, self.finish, exitpriority=0)
-        WAITING.add(self)
+        waiting_tracers().add(self)
 
     @entry("the begin of a step", lambda *_: nullcontext(), gives_up=True)
     def step(self) -> AbstractContextManager[None]:
@@ -120,7 +120,7 @@ class ReplicaTracer:
     def let_go(self) -> None:
         """Hold nothing of the run any more."""
         self._closed = True
-        WAITING.discard(self)
+        waiting_tracers().discard(self)
         self._at_exit.cancel()
         self.guard.handles.remove()
         self._digests.clear()

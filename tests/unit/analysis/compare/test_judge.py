@@ -67,7 +67,8 @@ def values(shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
 def test_rounding_passes_and_every_statistic_was_judged() -> None:
     result = verdict(values(), noisy(1), noisy(2))
     assert result.verdict is Verdict.PASS
-    assert {j.reading.statistic for j in result.judgements} == set(Statistic) - {Statistic.CHOICES}
+    special = {Statistic.CHOICES, Statistic.GRAIN}
+    assert {j.reading.statistic for j in result.judgements} == set(Statistic) - special
     assert result.ratio == max(j.ratio for j in result.judgements) < 1
 
 
@@ -252,7 +253,7 @@ def repeated(candidate: torch.Tensor, other: torch.Tensor) -> tuple[Verdict, Fin
     )
     whole = logical(candidate)
     (piece,) = whole.pieces
-    spread = Disagreement(piece=piece, statistics=measure(candidate, other))
+    spread = Disagreement.of(piece, measure(candidate, other))
     found = Measured(statistics=measure(reference, candidate), disagreements=(spread,))
     alignment = Alignment(id=ID, reference=logical(reference), candidate=whole)
     result = judge(alignment, found, Allowed(tolerances=tolerances({ID: yardstick})), order=0)

@@ -254,7 +254,7 @@ def test_replicas_that_disagree_and_are_all_wrong_are_wrong_everywhere(
         )
         with SpanReader(folder / "reference") as left, SpanReader(folder / "candidate") as right:
             detail = Examiner(left, right).examine(result, reference, candidate)
-        return with_ranks([result], [detail])[0].ranks
+        return with_ranks([result], [detail], {})[0].ranks
 
     assert ranks_of(tmp_path / "both", whole / 2, whole / 3) == ()
     assert ranks_of(tmp_path / "one", whole, whole / 2) == (1,)

@@ -196,7 +196,8 @@ def test_unreduced_parts_in_traces_are_recognised(tmp_path: Path) -> None:
         ("step0/a:param_after.weight", "step0/a:param.weight"),
         ("step2/a:main_grad.weight", "step1/a:main_grad.weight"),
         ("step0/a:main_grad.weight", None),
-        ("step1/a:output.0", None),
+        ("step1/a:output.0", "step0/a:output.0"),
+        ("step0/a:output.0", None),
     ],
 )
 def test_what_a_tensor_should_be_an_update_of(now: str, before: str | None) -> None:

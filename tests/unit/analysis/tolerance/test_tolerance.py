@@ -256,5 +256,18 @@ class TestTiny:
         assert found["a:output.0"].error_norm == pytest.approx(FACTOR * 0.02 * 10.0)
         assert found["a:output.0"].source == "3 x noise of tensors of its kind"
 
+    def test_where_all_of_a_kind_are_tiny_their_draws_count_together(self) -> None:
+        """A maximum is one element, and half of them stay where they were."""
+        found = allow(
+            **{
+                "a:buffer.scale": yardstick(0.0, volume=3),
+                "b:buffer.scale": yardstick(0.2, volume=3),
+                "c:buffer.running_mean": yardstick(5.0),
+            }
+        )
+        together = math.sqrt(0.02**2 / 2)
+        assert found["a:buffer.scale"].error_norm == pytest.approx(FACTOR * together * 10.0)
+        assert found["b:buffer.scale"].error_norm == pytest.approx(FACTOR * 0.2)
+
     def test_has_no_finer_limits(self) -> None:
         assert allowed("a:output.0", 0.5, volume=15).limits == ()

@@ -1,0 +1,1 @@
+"""Estimates of what runs and checks cost, beside what they really cost."""

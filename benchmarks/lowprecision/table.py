@@ -1,0 +1,83 @@
+"""The page docs/reference/lowprecision.md, from what the grid and the bugs have given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.bugs.table import Row, bugs_table
+from benchmarks.lowprecision.grid import Clean, largest_of
+from zoo.lowprecision.case import LayoutName
+from zoo.lowprecision.recipes import RECIPES
+
+_HEAD = """# Low precision
+
+Written by `make bench-lowprecision`. A small Llama of `zoo/lowprecision` is trained by each recipe
+on one process and in several layouts on two gloo ranks, with products emulated bit for bit as the
+formats say. torchao's recipes are its own code (`emulate=True`); the others are made by hand.
+
+Where a data-parallel rank has scales of its own samples, the reference goes through the batches of
+the ranks one by one, and averages their gradients: then it is quantised in the candidate's blocks.
+Those recipes are marked by *. A reference that quantises the whole batch at once is another
+training: in bf16 that passes, in fp32 the linears of `tensorwise` and `nvfp4` are named.
+"""
+_CLEAN = """## Correct runs
+
+The largest error over its tolerance of any tensor, plain or isolated, over the seeds; in brackets,
+how many tensors failed or were undecided, all of which would be false alarms.
+"""
+_BUGS = """## Bugs
+
+Each bug is planted in one place of a recipe; its twin is the same run without it.
+"""
+_NOT_NAMED = """What is not named where it is: `same-seed-on-all-ranks`, since each rank rounds
+rightly by itself, and what ranks have in common shows in no value; `bf16-reduction` of gradients
+that were computed in bf16, which hides in their own rounding; and `overflow-unseen`, which is
+found at all parameters that the one rank then has, and not at the step that it made.
+"""
+_LAYOUTS: tuple[LayoutName, ...] = ("ddp2", "fsdp2", "tp2", "tp2-sp")
+
+
+def page(found: Sequence[Clean], rows: Sequence[Row]) -> str:
+    alarms = sum(each.alarms for each in found)
+    places = len({(each.case.recipe, each.case.layout) for each in found})
+    exact = sum(row.is_exact for row in rows)
+    silent = sum(row.twin.is_silent for row in rows)
+    summary = (
+        f"{len(found)} runs of {places} pairs of a recipe and a layout: {alarms} alarms, the "
+        f"largest ratio is {largest_of(found):.2f}.\n"
+    )
+    together = f"\nNamed: {exact} of {len(rows)}. Silent twins: {silent} of {len(rows)}.\n"
+    return "\n".join(
+        [
+            _HEAD,
+            _CLEAN,
+            summary,
+            clean_table(found),
+            "",
+            _BUGS,
+            bugs_table(rows),
+            together,
+            _NOT_NAMED,
+        ]
+    )
+
+
+def clean_table(found: Sequence[Clean]) -> str:
+    lines = [
+        f"| recipe | precision | {' | '.join(_LAYOUTS)} |",
+        "|---" * (2 + len(_LAYOUTS)) + "|",
+    ]
+    keys = dict.fromkeys((each.case.recipe, each.case.dtype) for each in found)
+    for recipe, dtype in keys:
+        own = [each for each in found if (each.case.recipe, each.case.dtype) == (recipe, dtype)]
+        cells = [_cell([each for each in own if each.case.layout == name]) for name in _LAYOUTS]
+        star = "*" if RECIPES[recipe].scales_of_each_rank else ""
+        lines.append(f"| {recipe}{star} | {dtype} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(found: Sequence[Clean]) -> str:
+    if not found:
+        return ""
+    alarms = sum(each.alarms for each in found)
+    return f"{largest_of(found):.2f}" + (f" ({alarms})" if alarms else "")

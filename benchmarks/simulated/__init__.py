@@ -1,0 +1,1 @@
+"""64 simulated ranks on a laptop: correct layouts stay silent, and planted bugs are found."""

@@ -1,0 +1,86 @@
+"""Stochastic rounding: random numbers that say which way a value is rounded.
+
+    floor(x + u)      (bits + r) & mask      where(u < fraction, up, down)
+
+Correct layouts draw other numbers for the same value, since ranks hold parts. What they have in
+common is the distribution. So a perturbed run takes the numbers that were drawn in another order,
+where they come to a rounding, and only there: what is drawn for something else stays.
+
+Enters: the operators of a run, one by one. Leaves: what those give that round by chance. It must
+not know who rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ttrace.capture.noise import Noise
+
+_aten = torch.ops.aten
+_DRAWS = frozenset(
+    {
+        _aten.rand,
+        _aten.rand_like,
+        _aten.uniform,
+        _aten.uniform_,
+        _aten.randint,
+        _aten.randint_like,
+        _aten.random,
+        _aten.random_,
+    }
+)
+_ADDS = frozenset({_aten.add, _aten.add_, _aten.sub, _aten.sub_})
+# With a number: what was drawn is moved, stretched or cut, and drawn still.
+_KEEPS = _ADDS | {_aten.mul, _aten.div, _aten.bitwise_and, _aten._to_copy}  # noqa: SLF001
+_COMPARES = frozenset({_aten.lt, _aten.le, _aten.gt, _aten.ge})
+_ROUNDS = frozenset({_aten.floor, _aten.trunc, _aten.round, _aten.bitwise_and})
+FOLLOWED = _DRAWS | _KEEPS | _COMPARES | _ROUNDS
+
+
+class Draws:
+    """Follows what was drawn to where it is rounded with."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self._drawn: Any = WeakTensorKeyDictionary()  # by itself
+        self._within: Any = WeakTensorKeyDictionary()  # in a sum: what was drawn of it
+        self._count = 0  # of numbers in another order
+
+    def perform(self, func: Any, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What the operator gives."""
+        packet = func.overloadpacket
+        if packet in _DRAWS:
+            result = call(*args, **kwargs)
+            self._drawn[result] = True
+            return result
+        if not self._drawn:  # nobody holds any: nearly always
+            return call(*args, **kwargs)
+        tensors = [each for each in args if isinstance(each, Tensor)]
+        drawn = [each for each in tensors if each in self._drawn]
+        if packet in _COMPARES and drawn and len(tensors) > 1:
+            return call(*(self._again(each) if self._is(each) else each for each in args), **kwargs)
+        if packet in _ROUNDS and tensors and tensors[0] in self._within:
+            part = self._within[tensors[0]]
+            return call(tensors[0] + (self._again(part) - part), *args[1:], **kwargs)
+        result = call(*args, **kwargs)
+        if drawn and packet in _KEEPS and len(tensors) == 1:
+            self._drawn[result] = True
+        elif len(drawn) == 1 and packet in _ADDS and result.shape == drawn[0].shape:
+            self._within[result] = drawn[0] if packet in (_aten.add, _aten.add_) else -drawn[0]
+        return result
+
+    def holds(self, total: Tensor) -> bool:
+        """Whether it is a sum with something that was drawn."""
+        return bool(self._within) and total in self._within
+
+    def _is(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value in self._drawn
+
+    def _again(self, drawn: Tensor) -> Tensor:
+        self._count += 1
+        return self._noise.reordered(drawn, f"drawn {self._count}")
