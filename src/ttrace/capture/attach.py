@@ -33,10 +33,10 @@ def attach(model: Any, optimizer: Any = None) -> Tracer:
     into and any fault of ours are said once in the log of the run, and by whoever reads the trace.
     What raises is `annotate` and `Split`, which a script calls for TTrace alone.
     """
-    told = os.environ.get(OUT) or os.environ.get(WATCH) or os.environ.get(PACKED)
+    folder = os.environ.get(OUT) or os.environ.get(WATCH)
+    told = folder or os.environ.get(PACKED)
     if not told:
         return OffTracer()
-    folder = None
     try:
         if (os.getpid(), told) in _REFUSED.get():
             return OffTracer()
