@@ -204,7 +204,8 @@ class Trials:
             return
         settings = run.settings
         plan = None if settings.plan is None else first_plan(settings.plan).read_bytes()
-        key = (run.work, replace(settings, folder=Path(), plan=None), plan)
+        blocks = None if settings.blocks is None else settings.blocks.read_bytes()
+        key = (run.work, replace(settings, folder=Path(), plan=None, blocks=None), plan, blocks)
         if key not in self._references:
             start = time.monotonic()
             kept = Path(tempfile.mkdtemp(prefix="reference-", dir=self.folder))

@@ -15,10 +15,11 @@ Written by `make bench-lowprecision`. A small Llama of `zoo/lowprecision` is tra
 on one process and in several layouts on two gloo ranks, with products emulated bit for bit as the
 formats say. torchao's recipes are its own code (`emulate=True`); the others are made by hand.
 
-Where a data-parallel rank has scales of its own samples, the reference goes through the batches of
-the ranks one by one, and averages their gradients: then it is quantised in the candidate's blocks.
-Those recipes are marked by *. A reference that quantises the whole batch at once is another
-training: in bf16 that passes, in fp32 the linears of `tensorwise` and `nvfp4` are named.
+The reference has the whole batch at once. Where a data-parallel rank has scales of its own samples,
+TTrace runs it again [in the candidate's
+blocks](../explanation/quantised.md#scales-of-fewer-samples).
+The recipes that are marked by * keep more of each rank than scales, as maxima of gradients before
+their mean: there the reference goes through the ranks' batches one by one.
 """
 _CLEAN = """## Correct runs
 
@@ -71,7 +72,7 @@ def clean_table(found: Sequence[Clean]) -> str:
     for recipe, dtype in keys:
         own = [each for each in found if (each.case.recipe, each.case.dtype) == (recipe, dtype)]
         cells = [_cell([each for each in own if each.case.layout == name]) for name in _LAYOUTS]
-        star = "*" if RECIPES[recipe].scales_of_each_rank else ""
+        star = "*" if RECIPES[recipe].by_batches_of_ranks else ""
         lines.append(f"| {recipe}{star} | {dtype} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -79,9 +79,10 @@ def attach(
     *,
     steps: int = 1,
     noise_seed: int | None = None,
+    blocks: Path | None = None,
 ) -> ttrace.Tracer:
     """A tracer that is on, whatever the environment of the tests says."""
-    settings = Settings(folder=folder, steps=steps, noise_seed=noise_seed)
+    settings = Settings(folder=folder, steps=steps, noise_seed=noise_seed, blocks=blocks)
     with mock.patch.dict(os.environ, settings.to_environment()):
         return ttrace.attach(model, optimizer)
 
@@ -98,9 +99,10 @@ def record(
     *,
     steps: int = 1,
     noise_seed: int | None = None,
+    blocks: Path | None = None,
 ) -> Recorded:
     """What `steps` calls of `step` leave in a trace."""
-    tracer = attach(folder, model, optimizer, steps=steps, noise_seed=noise_seed)
+    tracer = attach(folder, model, optimizer, steps=steps, noise_seed=noise_seed, blocks=blocks)
     for _ in range(steps):
         with tracer.step():
             step()

@@ -49,12 +49,12 @@ class Case:
             seed=int(seed[1:]),
         )
 
-    def reference(self, *, scales_of_each_rank: bool, keeps_layout: bool) -> Case:
-        """The same in one process, by the ranks' batches where each rank has scales of its own.
+    def reference(self, *, by_batches_of_ranks: bool, keeps_layout: bool) -> Case:
+        """The same in one process, of the whole batch or of the ranks' batches one by one.
 
         `keeps_layout`: what wraps the model rounds by itself, in one process as in two.
         """
-        is_cut = scales_of_each_rank and self.layout in DATA_PARALLEL
+        is_cut = by_batches_of_ranks and self.layout in DATA_PARALLEL
         return replace(
             self,
             layout=self.layout if keeps_layout else "one",

@@ -34,7 +34,7 @@ Split = Callable[..., nn.Module]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """`scales_of_each_rank`: a data-parallel rank's scales are those of its own samples.
+    """`by_batches_of_ranks`: each data-parallel rank's gradient counts by itself, before the mean.
 
     `wraps`: what mixed precision puts around the model rounds by itself, on one rank too.
     """
@@ -44,7 +44,7 @@ class Recipe:
     layouts: tuple[LayoutName, ...] = EVERYWHERE
     dtypes: tuple[DtypeName, ...] = ("bf16", "fp32")
     split: Split = split_by_hand
-    scales_of_each_rank: bool = False
+    by_batches_of_ranks: bool = False
     wraps: bool = False
     policy: MixedPrecisionPolicy | None = None
     compresses: bool = False  # DDP sends bf16
@@ -55,7 +55,7 @@ class Recipe:
     steps: int = 1
 
     def reference(self, case: Case) -> Case:
-        return case.reference(scales_of_each_rank=self.scales_of_each_rank, keeps_layout=self.wraps)
+        return case.reference(by_batches_of_ranks=self.by_batches_of_ranks, keeps_layout=self.wraps)
 
 
 def quantise_linears(model: Transformer, scheme_of: Callable[[Product], Scheme | None]) -> None:
@@ -102,28 +102,20 @@ def _with_wide_sums(model: Transformer) -> None:
 
 
 _OWN = (
-    Recipe(
-        name="tensorwise",
-        convert=partial(_everywhere, Tensorwise()),
-        scales_of_each_rank=True,
-    ),
-    Recipe(name="rowwise", convert=partial(_everywhere, Rowwise()), scales_of_each_rank=True),
+    Recipe(name="tensorwise", convert=partial(_everywhere, Tensorwise())),
+    Recipe(name="rowwise", convert=partial(_everywhere, Rowwise())),
     Recipe(name="rowwise-hp", convert=partial(_but_weight_gradients, Rowwise())),
     Recipe(
         name="delayed",
         convert=_delayed,
         after_step=advance,
         steps=3,
-        scales_of_each_rank=True,  # of gradients, as many times larger as there are ranks
+        by_batches_of_ranks=True,  # its history has them, as many times larger as there are ranks
     ),
     Recipe(name="blockwise", convert=partial(_everywhere, Blockwise())),
     Recipe(name="mxfp8", convert=partial(_everywhere, Mx())),
-    Recipe(name="nvfp4", convert=partial(_everywhere, Nv()), scales_of_each_rank=True),
-    Recipe(
-        name="nvfp4-stochastic",
-        convert=partial(_everywhere, STOCHASTIC_NV),
-        scales_of_each_rank=True,
-    ),
+    Recipe(name="nvfp4", convert=partial(_everywhere, Nv())),
+    Recipe(name="nvfp4-stochastic", convert=partial(_everywhere, STOCHASTIC_NV)),
 )
 
 
@@ -142,16 +134,10 @@ def _of_torchao() -> tuple[Recipe, ...]:
         )
 
     return (
-        recipe("tensorwise", "tensorwise", scales_of_each_rank=True),
-        recipe("rowwise", "rowwise", scales_of_each_rank=True),
+        recipe("tensorwise", "tensorwise"),
+        recipe("rowwise", "rowwise"),
         recipe("rowwise-hp", "rowwise_with_gw_hp"),
-        recipe(
-            "float8-gather",
-            "tensorwise",
-            gathers=True,
-            layouts=("fsdp2",),
-            scales_of_each_rank=True,
-        ),
+        recipe("float8-gather", "tensorwise", gathers=True, layouts=("fsdp2",)),
     )
 
 
@@ -170,7 +156,7 @@ _HALF = (
         name="bf16-autocast-bf16-reduction",
         dtypes=_FP32,
         layouts=("ddp2",),
-        scales_of_each_rank=True,  # in a sense: each rank's gradients are rounded by themselves
+        by_batches_of_ranks=True,  # they are rounded to bf16
         compresses=True,
         autocast=torch.bfloat16,
     ),

@@ -37,7 +37,7 @@ def suspected(plain: CheckResult | None, isolated: CheckResult) -> tuple[Enclosu
     """
     found = set() if plain is None else set(_right_outside(plain))
     places = [c for c in isolated.culprits if c.blame.phase in _IN_A_MODULE]
-    called = {tensor.id.module for tensor in isolated.tensors if tensor.id.kind is Kind.OUTPUT}
+    called = _called(isolated)
     for culprit in places:
         if not any(_is_about(culprit, [enclosure]) for enclosure in found):
             found |= set(_with_several_points(culprit, places, called))
@@ -197,11 +197,14 @@ def _right_outside(plain: CheckResult) -> Iterable[Enclosure]:
     """
     failed = [tensor.id for tensor in plain.failures]
     known = [tensor.id for tensor in plain.tensors]
+    called = _called(plain)
     seen: dict[tuple[Enclosure, bool], bool] = {}
     for id_ in failed:
         if not id_.kind.is_activation:
             continue
         for enclosure in enclosures_of(id_.module):
+            if enclosure.module is not None and enclosure.module not in called:
+                continue  # as a list of modules: what its modules give does not leave it
             is_forward = id_.kind.group is KindGroup.FORWARD and bool(enclosure.module)
             key = (enclosure, is_forward)
             if key not in seen:
@@ -247,6 +250,11 @@ def _with_several_points(
         ):
             yield enclosure
             return
+
+
+def _called(result: CheckResult) -> Set[str]:
+    """Modules that give something of their own."""
+    return {tensor.id.module for tensor in result.tensors if tensor.id.kind is Kind.OUTPUT}
 
 
 def _is_within(inner: Enclosure, outer: Enclosure) -> bool:

@@ -21,6 +21,7 @@ from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.passes import BackwardPasses
 from ttrace.capture.recorder import Recorder
 from ttrace.capture.regroup import Regrouping
+from ttrace.capture.sample_blocks import CutCalls
 from ttrace.capture.schedule import Schedule
 from ttrace.capture.settings import Settings
 from ttrace.capture.shipping import writer_of
@@ -35,6 +36,7 @@ from ttrace.trace.fingerprint import FINGERPRINT, FingerprintPayload
 from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.payloads import payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
+from ttrace.trace.sample_blocks_file import read_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +73,12 @@ def install(
         noise = _noise(adapter, settings, guard)
         overwriter = _overwriter(adapter, settings, info.rank, noise)
         told = guard.harmed
-        regrouping = None if noise is None else Regrouping(noise, _shapes(adapter), told)
+        regrouping = _regrouping(context, noise, guard)
         undoing = _high_precision(adapter, settings, guard)
         boundary = _boundary(context, settings, overwriter, noise)
         hooks = ModuleHooks(context, boundary)
+        if settings.blocks is not None:
+            CutCalls(context, read_blocks(settings.blocks))
         weights = WeightHooks(context)
         with guarding(told):  # an adapter may watch an optimizer by patches
             update = Update(
@@ -120,6 +124,17 @@ def _noise(adapter: Adapter, settings: Settings, guard: Guard) -> Noise | None:
         other_kernels=settings.other_kernels,
         guard=guard,
     )
+
+
+def _regrouping(context: StepContext, noise: Noise | None, guard: Guard) -> Regrouping | None:
+    if noise is None:
+        return None
+
+    def path() -> str | None:
+        call = context.calls.current()
+        return None if call is None else call.path
+
+    return Regrouping(noise, _shapes(context.adapter), guard.harmed, path)
 
 
 def _high_precision(adapter: Adapter, settings: Settings, guard: Guard) -> HighPrecision | None:

@@ -134,7 +134,7 @@ def _are_whole(value: torch.Tensor, eps: float) -> bool:
 
     From 1 / eps on every number of the dtype is whole.
     """
-    return bool(((value == value.round()) & (value.abs() < 1 / eps) | value.isinf()).all())
+    return bool(((value == value.trunc()) & (value.abs() < 1 / eps) | value.isinf()).all())
 
 
 def _unchanged(_: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:

@@ -37,6 +37,7 @@ OTHER_KERNELS = "TTRACE_OTHER_KERNELS"  # 1: noise as between kernels of two dev
 SPLIT = "TTRACE_SPLIT"  # in how many rounded parts a linear layer adds its products
 TAP = "TTRACE_TAP"  # 1: record every use of a tensor by itself, as isolated runs do
 INSIDE = "TTRACE_INSIDE"  # tap blocks, and inside of these (JSON); values of these are recorded
+BLOCKS = "TTRACE_BLOCKS"  # file that says in which blocks of samples modules run
 PLAN = "TTRACE_PLAN"  # folder of plans: overwrite every value with the reference's
 HIGH_PRECISION = "TTRACE_HIGH_PRECISION"  # patterns of modules that quantise nothing (JSON)
 SUMS = "TTRACE_SUMS"  # that a fingerprint keeps of every tensor at least: fewer for tiny models
@@ -47,7 +48,7 @@ PACKED = "TTRACE_SETTINGS"  # all of these in one word: read where the others di
 
 _VARIABLES = (
     *(OUT, STEPS, SKIP, EVERY, LIMIT_BYTES, RESUME, NOISE_SEED, OTHER_KERNELS, SPLIT, TAP, INSIDE),
-    *(HIGH_PRECISION, SUMS, PLAN, PAYLOAD, WATCH, WITHOUT, PACKED),
+    *(HIGH_PRECISION, SUMS, BLOCKS, PLAN, PAYLOAD, WATCH, WITHOUT, PACKED),
 )
 _SHOWN_CHARS = 40  # chosen: enough to see that it is a name, or cut
 
@@ -67,6 +68,7 @@ class Settings:
     split: int = 1
     tap: bool = False
     inside: tuple[str, ...] | None = None  # None: everywhere
+    blocks: Path | None = None
     plan: Path | None = None
     high_precision: tuple[str, ...] = ()  # patterns of module paths
     payload: str | None = None
@@ -94,8 +96,9 @@ class Settings:
         values |= {name: str(number) for name, number in numbers.items() if number}
         if self.noise_seed is not None:
             values[NOISE_SEED] = str(self.noise_seed)
-        if self.plan is not None:
-            values[PLAN] = str(self.plan.resolve())
+        for name, path in ((BLOCKS, self.blocks), (PLAN, self.plan)):
+            if path is not None:
+                values[name] = str(path.resolve())
         if self.inside is not None:
             values[INSIDE] = json.dumps(self.inside)
         if self.high_precision:
@@ -107,7 +110,7 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings | None:
         """What a process was told; None in a run that is not traced."""
-        folder, plan = environment.get(OUT), environment.get(PLAN)
+        folder = environment.get(OUT)
         if not folder:
             return None
         return cls(
@@ -122,7 +125,8 @@ class Settings:
             split=_number(environment, SPLIT) or 1,
             tap=bool(_number(environment, TAP)),
             inside=_paths(environment, INSIDE),
-            plan=local_path(plan) if plan else None,
+            blocks=_local(environment, BLOCKS),
+            plan=_local(environment, PLAN),
             high_precision=_paths(environment, HIGH_PRECISION) or (),
             payload=environment.get(PAYLOAD) or None,
             sums=_number(environment, SUMS),
@@ -191,6 +195,11 @@ def unpacked(environment: Mapping[str, str]) -> Mapping[str, str]:
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment that says nothing of tracing: a run inherits none of another's settings."""
     return {name: value for name, value in environment.items() if name not in _VARIABLES}
+
+
+def _local(environment: Mapping[str, str], variable: str) -> Path | None:
+    path = environment.get(variable)
+    return local_path(path) if path else None
 
 
 def _paths(environment: Mapping[str, str], variable: str) -> tuple[str, ...] | None:

@@ -295,6 +295,7 @@ class RecordingTracer:
                 seconds=self._took,
                 **asdict(self._recorder.costs.of_step),
                 code=self._context.places.code(),
+                quantising=tuple(path for mode in self._modes for path in mode.quantising()),
                 undone=tuple(each for mode in self._modes for each in mode.undone()),
             )
         )

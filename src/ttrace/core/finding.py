@@ -78,6 +78,9 @@ class Topic(StrEnum):
     COVERING_RANKS = "covering_ranks"  # the bytes of these alone were read
     OTHER_REPLICAS = "other_replicas"  # on other ranks, which differ from what was read
     LOWER_PRECISION = "lower_precision"  # than the reference's, as was asked for or may be
+    SCALES_OF_BLOCKS = "scales_of_blocks"  # the reference quantised in the candidate's blocks
+    SCALES_OF_ALL = "scales_of_all"  # it could have, and is farther from the candidate then
+    QUANTISED_AMONG_CALLS = "quantised_among_calls"  # where no call can be cut into blocks
     LOSS_SCALE = "loss_scale"
     UNEQUAL_WEIGHTS = "unequal_weights"
     DETERMINISTIC = "deterministic"

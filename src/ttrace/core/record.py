@@ -265,4 +265,5 @@ class Summary:
     bytes_written: Size = 0  # by which that step made the trace larger
     waited_seconds: float = 0.0  # that the run waited in it for bytes to be written
     code: Code = field(default_factory=Code)
+    quantising: tuple[Label, ...] = ()  # modules that make codes, as a perturbed run finds them
     undone: tuple[Undone, ...] = ()  # quantisation, in a run that was asked for high precision

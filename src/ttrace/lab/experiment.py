@@ -5,6 +5,8 @@
            perturbed-1 ...          the reference with noise: how much rounding explains; five
                                     of them where the comparison is borderline
            repeated                 the reference once more, where that is asked for
+           in-blocks/               reference and perturbed ones once more, where the candidate
+                                    quantises fewer samples at once (in_blocks.py)
            isolation/reference      the reference with taps
            isolation/plans/         what each rank overwrites its values with
            isolation/perturbed-1    the isolated reference with noise
@@ -20,16 +22,15 @@ work is run; executors do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.check import check
 from ttrace.core.results import CheckResult, Outcome, Strength
 from ttrace.errors import CommandFailed
 from ttrace.lab.captured import Capture
 from ttrace.lab.conclusion import localized, stands_without
+from ttrace.lab.in_blocks import blocks_of, closest
 from ttrace.lab.isolation import Isolation
 from ttrace.lab.noisy import Noisy, devices_differ
 from ttrace.lab.series import Series
@@ -65,19 +66,10 @@ class Experiment(Series):
         noisy = Noisy("perturbed", other_kernels=devices_differ(reference, candidate), recorded=how)
         perturbed, lost = self._perturbed_or_why(noisy, then=repeats)
         repeated = self.run("repeated", self.reference, **how) if repeats else None
-
-        def compared(noise: Sequence[Path]) -> CheckResult:
-            return check(
-                reference,
-                candidate,
-                perturbed=noise,
-                repeated=repeated,
-                progress=self.progress,
-                accept=self.accept,
-            )
-
-        result = self.decided(compared, perturbed, noisy)
-        return result if lost is None else stands_without(result, lost)
+        result = self.checked(reference, candidate, perturbed, noisy, repeated)
+        if lost is not None:
+            return stands_without(result, lost)
+        return closest(self, result, noisy)
 
     def _perturbed_or_why(
         self, noisy: Noisy, *, then: int
@@ -100,4 +92,5 @@ class Experiment(Series):
             candidate = Path(plain.candidate)
         if candidate is None:
             candidate = self.run("candidate", self.candidate, then=self.perturbed_runs + 2)
-        return Isolation(self, candidate, plain).result()
+        runs = replace(self, blocks=None if plain is None else blocks_of(plain))
+        return Isolation(runs, candidate, plain).result()

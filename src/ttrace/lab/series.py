@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ttrace.analysis.check import check
 from ttrace.analysis.tasks import Progress
 from ttrace.capture.settings import Settings
 from ttrace.core.acceptance import Acceptance
@@ -47,6 +48,7 @@ class Series:
     accept: tuple[Acceptance, ...] = ()
     capture: Capture = Capture.FULL
     fewest_sums: int | None = None  # of a fingerprint
+    blocks: Path | None = None  # of samples, in which modules of the reference run
 
     def decided(
         self,
@@ -72,6 +74,28 @@ class Series:
         )
         return replace(result, notes=(*result.notes, note))
 
+    def checked(
+        self,
+        reference: Path,
+        candidate: Path,
+        perturbed: Sequence[Path],
+        noisy: Noisy,
+        repeated: Path | None = None,
+    ) -> CheckResult:
+        """The comparison of these traces, with further perturbed runs where that is borderline."""
+
+        def compared(noise: Sequence[Path]) -> CheckResult:
+            return check(
+                reference,
+                candidate,
+                perturbed=noise,
+                repeated=repeated,
+                progress=self.progress,
+                accept=self.accept,
+            )
+
+        return self.decided(compared, perturbed, noisy)
+
     def perturbed(
         self, noisy: Noisy, *, after: int = 0, count: int | None = None, then: int = 0
     ) -> list[Path]:
@@ -94,6 +118,8 @@ class Series:
     def run(self, name: str, work: Work, *, then: int = 0, **how: Any) -> Path:
         when: dict[str, Any] = {"steps": self.steps, "skip": self.skip, "every": self.every}
         folder = self.folder / name
+        if work is self.reference:
+            how["blocks"] = self.blocks
         settings = Settings(folder=folder, sums=self.fewest_sums, **when, **how)
         run = TracedRun(
             name=name,

@@ -195,6 +195,17 @@ TOPICS = {
     Topic.OTHER_REPLICAS: "{count} of {total:replica} on other ranks, first of {first}, "
     "{count:|differs/differ} from what was read and {count:|was/were} not compared: check without "
     "`--sample-ranks`",
+    Topic.SCALES_OF_BLOCKS: "ranks or microbatches of the candidate hold fewer samples than the "
+    "reference quantises at once: {modules} ran in the same {total:block} of samples in the "
+    "reference, each with scales of its own, and errors are in the mean {factor:.2g} of those with "
+    "scales of all samples",
+    Topic.SCALES_OF_ALL: "ranks or microbatches of the candidate hold {total:block} of the samples "
+    "that the reference quantises at once; a reference in which {modules} ran in these blocks is "
+    "no closer (errors are in the mean {factor:.2g} of those without), so that scales are taken to "
+    "be those of all samples",
+    Topic.QUANTISED_AMONG_CALLS: "{modules} {count:|quantises/quantise} between calls of other "
+    "modules, so that the reference could not do it in the candidate's blocks of samples: scales "
+    "of a rank's samples, if it has such, differ from the reference's there",
     Topic.LOSS_SCALE: "activation gradients are {factor:g} times the reference's, as a loss "
     "averaged over a part of the batch makes them; they are compared after dividing by it",
     Topic.LOWER_PRECISION: "{count:tensor}, first {first}, {count:|is/are} no finer than {text}, "

@@ -63,6 +63,13 @@ def test_what_does_not_leave_a_module_makes_it_suspected() -> None:
     assert suspected(result({SCORES: 1e5}), result({SCORES: 1e5}, INNER)) == (ATTENTION,)
 
 
+def test_a_list_of_modules_is_no_enclosure_as_it_gives_nothing_itself() -> None:
+    """Else all that its modules give would lie inside, and only weight gradients would leave."""
+    wrong = ("layers.0:output.0", "layers.0:grad_output.0", ":output.0", ":loss")
+    plain = result(dict.fromkeys(wrong, 1e5), known=(*EVERYTHING, "layers.0:grad_output.0"))
+    assert suspected(plain, result({GIVEN: 1e5}, blamed("layers.0", "layers.0:output.0"))) == ()
+
+
 def test_an_error_that_leaves_every_module_makes_none_suspected() -> None:
     wrong = dict.fromkeys(EVERYTHING, 1e5)
     assert suspected(result(wrong), result({SCORES: 1e5}, INNER)) == ()

@@ -24,6 +24,7 @@ EVERYTHING = Settings(
     tap=True,
     inside=("layers.0", "a b"),
     sums=64,
+    blocks=Path("/traces/blocks.json"),
     plan=Path("/traces/plans"),
     high_precision=("layers.*", "output"),
     payload="rounded",
@@ -41,10 +42,11 @@ def test_every_field_has_a_variable() -> None:
 
 
 def test_folders_are_absolute_for_processes_that_start_elsewhere() -> None:
-    relative = replace(EVERYTHING, folder=Path("out"), plan=Path("plans"))
+    relative = replace(EVERYTHING, folder=Path("out"), plan=Path("plans"), blocks=Path("b"))
     environment = relative.to_environment()
     assert environment[settings.OUT] == str(Path.cwd() / "out")
     assert environment[settings.PLAN] == str(Path.cwd() / "plans")
+    assert environment[settings.BLOCKS] == str(Path.cwd() / "b")
 
 
 @pytest.mark.parametrize("folder", [{}, {settings.OUT: ""}], ids=["absent", "empty"])

@@ -14,8 +14,8 @@ from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
 from ttrace.errors import CommandFailed
-from ttrace.lab import experiment as lab
 from ttrace.lab import isolation
+from ttrace.lab import series as lab
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.run import TracedRun
 from ttrace.report import overall

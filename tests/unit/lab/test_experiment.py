@@ -15,8 +15,8 @@ from ttrace.core.finding import Topic
 from ttrace.core.record import RankInfo
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.errors import CommandFailed, UsageError
-from ttrace.lab import experiment as lab
 from ttrace.lab import isolation
+from ttrace.lab import series as lab
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor

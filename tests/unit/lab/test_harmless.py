@@ -13,8 +13,8 @@ from ttrace.core.finding import Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.errors import CommandFailed
-from ttrace.lab import experiment as lab
 from ttrace.lab import isolation as isolation_runs
+from ttrace.lab import series as lab
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.run import TracedRun
 from ttrace.report import overall

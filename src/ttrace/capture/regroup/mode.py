@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -94,16 +94,19 @@ class Regrouping(TorchDispatchMode):
         noise: Noise,
         parameter_shapes: Iterable[torch.Size] = (),
         told: TellFault | None = None,
+        current: Callable[[], str | None] = lambda: None,
     ) -> None:
         super().__init__()
         self._noise = noise
         self._draws = Draws(noise)
         self._told = told  # of faults, after which an operator runs as it is
+        self._current = current  # the path of the module that runs
         self._shapes = frozenset(parameter_shapes)
         self.is_updating = False  # whether an optimizer makes its step
         self._calls = self._roundings = 0
         self.regrouped: Counter[str] = Counter()  # how many sums of each operator
         self.faults: Counter[str] = Counter()
+        self._quantising: dict[str, None] = {}  # modules in whose calls codes are made
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -169,6 +172,9 @@ class Regrouping(TorchDispatchMode):
         """The operator's arguments, with noise on what comes to lie on a grid."""
         is_one = func.overloadpacket in grids.MAKE_CODES
         coding = grids.coding_of(func, args, kwargs) if is_one else None
+        path = None if coding is None else self._current()
+        if path is not None:
+            self._quantising[path] = None
         if coding is None or self._draws.holds(args[coding.place]):
             return args
         self._roundings += 1
@@ -231,6 +237,10 @@ class Regrouping(TorchDispatchMode):
                 "module boundaries alone"
             )
         return found
+
+    def quantising(self) -> tuple[str, ...]:
+        """Modules in whose calls codes were made."""
+        return tuple(self._quantising)
 
     def undone(self) -> tuple[Undone, ...]:
         """It adds noise, and takes nothing away."""

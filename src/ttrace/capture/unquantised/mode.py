@@ -80,6 +80,10 @@ class HighPrecision(TorchDispatchMode):
         """A compiled model stays compiled under this mode."""
         return True
 
+    def quantising(self) -> tuple[str, ...]:
+        """It looks for what it can undo, which is told by module."""
+        return ()
+
     def undone(self) -> tuple[Undone, ...]:
         """Of every module in which there was something to undo."""
         return tuple(
