@@ -12,6 +12,7 @@ import gc
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ import torch
 
 from benchmarks.gpu import full
 from benchmarks.gpu.kernel import bandwidths
-from benchmarks.gpu.model import NAMED
+from benchmarks.gpu.model import NAMED, make_workload
 from benchmarks.gpu.recording import Cost, cost
 from benchmarks.power.table import replaced
 
@@ -100,7 +101,7 @@ def _model(name: str) -> Iterator[Line]:
 def _measured(what: str, name: str, payload: str | None) -> Cost:
     gc.collect()  # what was measured before must not count
     torch.cuda.empty_cache()
-    return cost(what, NAMED[name], payload)
+    return cost(what, partial(make_workload, NAMED[name]), payload)
 
 
 if __name__ == "__main__":

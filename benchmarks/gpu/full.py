@@ -91,6 +91,13 @@ def rows(
             yield from _to(name, work, Path(made), plain_seconds, link)
 
 
+def hashed(work: Workload, folder: Path) -> tuple[float, Captured]:
+    """Seconds of a plain step, and one whose bytes are hashed and not written."""
+    plain_seconds, _ = _plain(work)
+    with _dropping_bytes():
+        return plain_seconds, _captured(work, folder / "trace", steps=3)
+
+
 def _to(
     name: str, work: Workload, folder: Path, plain_seconds: float, link: float
 ) -> Iterator[Row]:

@@ -105,11 +105,18 @@ class Workload(NamedTuple):
     step: Callable[[], None]
 
 
-def make_workload(config: GptConfig, device: str) -> Workload:
+def make_workload(
+    config: GptConfig,
+    device: str,
+    convert: Callable[[nn.Module], None] = lambda model: None,
+    after_step: Callable[[nn.Module], None] = lambda model: None,
+) -> Workload:
+    """`convert` changes the model before it has an optimizer."""
     torch.manual_seed(0)
     with torch.device(device):
         model = Gpt(config).to(torch.bfloat16)
         tokens = torch.randint(config.vocabulary, (config.sequences, config.tokens))
+        convert(model)
     optimizer = AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -118,5 +125,6 @@ def make_workload(config: GptConfig, device: str) -> Workload:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        after_step(model)
 
     return Workload(model, optimizer, step)

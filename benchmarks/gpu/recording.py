@@ -10,7 +10,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 import ttrace
-from benchmarks.gpu.model import GptConfig, make_workload
+from benchmarks.gpu.model import Workload
 from ttrace.capture.settings import Settings, without_settings
 from ttrace.trace.reader import Trace
 
@@ -38,13 +38,17 @@ class Cost(NamedTuple):
 
 
 def cost(
-    name: str, config: GptConfig, payload: str | None, device: str = "cuda", steps: int = _STEPS
+    name: str,
+    make: Callable[[str], Workload],
+    payload: str | None,
+    device: str = "cuda",
+    steps: int = _STEPS,
 ) -> Cost:
-    """Of steps that are recorded in this form, into memory; or not at all."""
+    """Of steps that are recorded in this form, into memory; or not at all. `make` on a device."""
     where = "/dev/shm" if Path("/dev/shm").is_dir() else None
     count = steps * (_LOOPS + 2)
     with tempfile.TemporaryDirectory(dir=where) as folder, _told(folder, payload, count):
-        work = make_workload(config, device)
+        work = make(device)
         tracer = ttrace.attach(work.model, work.optimizer)
 
         def step() -> None:
