@@ -180,7 +180,9 @@ class RecordingTracer:
         self._recorder.is_muted = not self._schedule.records_end_of(self._done)
         if self._context.number is not None:  # and not switched off since the step began
             self._update.end()
-            self.guard.recording("the buffers", self._take_buffers)
+            self.guard.recording(
+                "the buffers", self._buffers.record, self._context, self._overwriter
+            )
         self._forget()
         number = self._done if self._schedule.records(self._done) else None
         self._recorder.end_step(number)
@@ -240,9 +242,6 @@ class RecordingTracer:
         self._context.end()
         self._boundary.end()
         self._weights.end()
-
-    def _take_buffers(self) -> None:
-        self._buffers.record(self._context, self._overwriter)
 
     def _let_go(self) -> None:
         """Hold nothing of the run any more: no hook, no file of the reference, no model at exit."""

@@ -30,7 +30,7 @@ from ttrace.core.results import CheckResult, Outcome, Strength
 from ttrace.errors import CommandFailed
 from ttrace.lab.captured import Capture
 from ttrace.lab.conclusion import localized, stands_without
-from ttrace.lab.in_blocks import blocks_of, closest
+from ttrace.lab.in_blocks import closest, cut_file_of
 from ttrace.lab.isolation import Isolation
 from ttrace.lab.noisy import Noisy, devices_differ
 from ttrace.lab.series import Series
@@ -92,5 +92,5 @@ class Experiment(Series):
             candidate = Path(plain.candidate)
         if candidate is None:
             candidate = self.run("candidate", self.candidate, then=self.perturbed_runs + 2)
-        runs = replace(self, blocks=None if plain is None else blocks_of(plain))
+        runs = replace(self, blocks=None if plain is None else cut_file_of(plain))
         return Isolation(runs, candidate, plain).result()

@@ -37,7 +37,7 @@ _CLOSER = 0.95
 _ROUNDING = 4.0  # chosen, in eps: below that errors are not compared
 
 
-def blocks_of(result: CheckResult) -> Path | None:
+def cut_file_of(result: CheckResult) -> Path | None:
     """The file by which the reference of a comparison was cut, where it was."""
     file = Path(result.reference).parent / _FILE
     return file if file.is_file() else None

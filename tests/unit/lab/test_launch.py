@@ -202,9 +202,9 @@ class TestHang:
         run(f"sleep 0.3; {replay(trace)}", tmp_path / "out", timeout_seconds=30)
 
     def test_from_the_command_line(self, tmp_path: Path) -> None:
-        out = ("--out", tmp_path / "out", "--timeout", "1")
+        out = ("--out", tmp_path / "out", "--timeout", "3")
         outcome = invoke("run", *out, "--", "sh", "-c", "echo waiting for rank 3; sleep 600")
-        outcome.require(2, "did not end within 1 s", "waiting for rank 3")
+        outcome.require(2, "did not end within 3 s", "waiting for rank 3")
 
     @pytest.mark.parametrize(
         ("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
