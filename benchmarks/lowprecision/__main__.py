@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.bugs.__main__ import pool_of
 from benchmarks.bugs.table import Row
-from benchmarks.lowprecision.grid import Clean, cases, checked, read, write
+from benchmarks.lowprecision.grid import PAGE, Clean, cases, checked, read, write
+from benchmarks.lowprecision.power import known_power, power_table
 from benchmarks.lowprecision.table import page
 from ttrace.lab.functions import WorkerPool
 from ttrace.report.wording import place
@@ -25,7 +26,6 @@ from zoo.registry import bugs
 from zoo.trials import Trials
 
 JSON = Path(__file__).with_name("clean.json")
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lowprecision.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = _bugs(only, pool)
     finally:
         pool.close()
-    text = page(found, rows)
+    text = page(found, rows, power_table(known_power()))
     if only:
         print(text)
     else:

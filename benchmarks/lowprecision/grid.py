@@ -22,6 +22,7 @@ from zoo.lowprecision.recipes import RECIPES, Recipe
 from zoo.lowprecision.train import train_rank
 from zoo.trials import Trials
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lowprecision.md"
 SEEDS = (1, 2, 3)
 # Where flips are rarest, and a single one tells most; layouts of either kind, each with more in it.
 FURTHER_SEEDS_OF, FURTHER_LAYOUTS = "fp32", ("fsdp2", "tp2-sp")

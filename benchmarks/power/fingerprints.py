@@ -61,7 +61,7 @@ def swept(samples: int, dtype: str) -> Sizes:
     try:
         _, result, traces = next(run_model(model, [_LAYOUT], SharedReferences(None), folder))
         by_cells = {r.id: r for r in _checked_by_cells(traces, result.perturbed).tensors}
-        for judged, reference, candidate, pair in recorded(result, traces):
+        for judged, reference, candidate, pair in recorded(result):
             other = by_cells[judged.id]
             if other.statistics is None or not other.statistics.cells:
                 continue  # too small for a fingerprint

@@ -56,8 +56,8 @@ def sweep(task: tuple[Model, str, Mapping[str, float]]) -> list[Swept]:
     folder = Path(tempfile.mkdtemp(prefix="power-"))
     try:
         return [
-            _swept(result, traces, model, layout, widened, isolated=clean.isolated)
-            for clean, result, traces in run_model(model, [layout], SharedReferences(pool), folder)
+            _swept(result, model, layout, widened, isolated=clean.isolated)
+            for clean, result, _ in run_model(model, [layout], SharedReferences(pool), folder)
         ]
     finally:
         pool.close()
@@ -66,7 +66,6 @@ def sweep(task: tuple[Model, str, Mapping[str, float]]) -> list[Swept]:
 
 def _swept(
     result: CheckResult,
-    traces: Path,
     model: Model,
     layout: str,
     widened: Mapping[str, float],
@@ -78,7 +77,7 @@ def _swept(
     }
     found = {name: [0] * len(SCALES) for name in METHODS}
     planted = 0
-    for judged, reference, candidate, pair in recorded(result, traces):
+    for judged, reference, candidate, pair in recorded(result):
         for kind, inject in INJECTIONS.items():
             for trial in range(TRIALS):
                 spoilt = Spoilt(judged, reference, candidate, pair, inject, trial, model.layers)
@@ -163,7 +162,7 @@ def smallest(spoilt: Spoilt, method: str, widened: float) -> float:
 
 
 def recorded(
-    result: CheckResult, traces: Path
+    result: CheckResult,
 ) -> Iterator[tuple[TensorResult, torch.Tensor, torch.Tensor, Pair]]:
     """The last layer's matrices and activations that are not bitwise equal, as recorded."""
     wanted = {
@@ -176,7 +175,7 @@ def recorded(
         and len(r.shape) >= 2
         and r.statistics.max_error > 0
     }
-    folders = (("reference", traces / "reference"), ("candidate", traces / "candidate"))
+    folders = (("reference", result.reference), ("candidate", result.candidate))
     with opened(*folders) as sources:
         for found in Aligner(sources[0]).align(sources[1]).tensors:
             if found.id not in wanted or found.reference is None or found.candidate is None:
