@@ -44,11 +44,6 @@ _BUGS = """## Bugs
 
 Each bug is planted in one place of a recipe; its twin is the same run without it.
 """
-_NOT_NAMED = """What is not named where it is: `same-seed-on-all-ranks`, since each rank rounds
-rightly by itself, and what ranks have in common shows in no value; `bf16-reduction` of gradients
-that were computed in bf16, which hides in their own rounding; and `overflow-unseen`, which is
-found at all parameters that the one rank then has, and not at the step that it made.
-"""
 _LAYOUTS: tuple[LayoutName, ...] = ("ddp2", "fsdp2", "tp2", "tp2-sp")
 
 
@@ -75,7 +70,6 @@ def page(found: Sequence[Clean], rows: Sequence[Row], power: str) -> str:
             _BUGS,
             bugs_table(rows),
             together,
-            _NOT_NAMED,
         ]
     )
 

@@ -15,16 +15,18 @@ from zoo.registry import bugs
 from zoo.trials import Trials
 
 LOW_PRECISION = bugs(Family.LOW_PRECISION)
-QUICK = {"transposed-scales", "inverted-scale", "global-scale-forgotten"}
+QUICK = {
+    "transposed-scales",
+    "global-scale-forgotten",
+    "same-seed-on-all-ranks",
+    "overflow-unseen",
+}
 # Products of codes in fp32, where one flip is rare; and all that is rounded by chance.
 QUICK_CASES = {
     "blockwise/tp2-sp/fp32/s1",
     "bf16-stochastic/fsdp2/bf16/s1",
     "fp16-scaled/tp2/fp32/s1",
 }
-# Draws that ranks share show in no value by itself, and a reduction of bf16 gradients in bf16 hides
-# in their own rounding; a step that one rank makes alone is told by what it does to all parameters.
-NOT_PLACED = {"same-seed-on-all-ranks", "bf16-reduction", "overflow-unseen"}
 
 
 def marked(name: str, quick: set[str]) -> tuple[pytest.MarkDecorator, ...]:
@@ -52,11 +54,7 @@ def test_a_correct_layout_is_silent(case: Case, trials: Trials) -> None:
 
 @pytest.mark.parametrize(
     "bug",
-    [
-        pytest.param(bug, id=bug.name, marks=marked(bug.name, QUICK))
-        for bug in LOW_PRECISION
-        if bug.name not in NOT_PLACED
-    ],
+    [pytest.param(bug, id=bug.name, marks=marked(bug.name, QUICK)) for bug in LOW_PRECISION],
 )
 def test_a_bug_is_named_and_its_twin_is_silent(bug: Bug, trials: Trials) -> None:
     trial = trials.bug(bug)

@@ -19,11 +19,13 @@ from tests.support.precisions import Training, train
 from tests.support.tracing import explain
 from ttrace.core.blame import Blame, Mistake, Phase, Stage
 from ttrace.core.finding import Finding, Topic
+from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function
+from ttrace.report.wording import why
 
 BF16 = torch.bfloat16
 FP32, AUTO, LOW = Training(), Training(precision="autocast"), Training(precision="bfloat16")
@@ -32,7 +34,8 @@ STATE = Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE)
 UPDATE = Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)
 NORM = Blame.of("norm", phase=Phase.FORWARD)
 QUANTISER = Blame.of("blocks.1.quantise", phase=Phase.FORWARD)
-PRECISION = (Finding.LOWER_PRECISION, Finding.NOT_QUANTISED)
+PRECISION = (Finding.LOWER_PRECISION, Finding.COARSER_THAN_TERMS, Finding.NOT_QUANTISED)
+POLICY = Training(layout="fsdp2", policy=MixedPrecisionPolicy(BF16, torch.float32))
 
 
 class Compare(Protocol):
@@ -71,6 +74,7 @@ WRONG = {
     "autocast-ddp-bf16-hook": Wrong("bfloat16 hook", AUTO, "ddp", REDUCTION, "bfloat16"),
     "autocast-ddp-fp16-hook": Wrong("float16 hook", AUTO, "ddp", REDUCTION, "float16"),
     "autocast-reduced-by-hand": Wrong("reduction", AUTO, "by hand", REDUCTION, "bfloat16"),
+    "policy-forgotten": Wrong("policy forgotten", POLICY, "fsdp2", REDUCTION, "bfloat16"),
     "autocast-accumulation": Wrong(
         "accumulation", replace(AUTO, accumulate=2), "tp", REDUCTION, "bfloat16"
     ),
@@ -97,7 +101,7 @@ WRONG = {
         "no quantiser", replace(LOW, quantises=True), "ddp", QUANTISER, "bfloat16"
     ),
 }
-QUICK = {"autocast-ddp-bf16-hook", "autocast-no-quantiser", "autocast-state"}
+QUICK = {"autocast-ddp-bf16-hook", "policy-forgotten", "autocast-no-quantiser", "autocast-state"}
 
 
 def cases(named: Mapping[str, object], quick: set[str]) -> list[object]:
@@ -174,7 +178,6 @@ for each in (FP32, LOW, AUTO):
             replace(each, quantises=True, layout="tp"),
         ),
     }
-POLICY = Training(layout="fsdp2", policy=MixedPrecisionPolicy(BF16, torch.float32))
 UNSAID = Training(layout="fsdp2", policy=MixedPrecisionPolicy(BF16))
 REDUCING = Training(layout="fsdp2", policy=MixedPrecisionPolicy(reduce_dtype=BF16))
 COMPRESSED = Training(layout="ddp", plant="bfloat16 hook")
@@ -219,3 +222,21 @@ def test_a_reduction_that_was_asked_for_is_told_and_passes(compare: Compare) -> 
     (note,) = [note for note in result.notes if note.topic is Topic.LOWER_PRECISION]
     assert (str(note.first), note.count) == ("step0/embed:main_grad.weight", 7)
     assert note.text == "bfloat16, float32 in the reference"
+
+
+def test_another_policy_than_the_references_is_named(compare: Compare) -> None:
+    other = replace(POLICY, policy=MixedPrecisionPolicy(BF16, BF16))
+    result = compare(POLICY, other, isolate=False)
+    assert [culprit.blame for culprit in result.culprits] == [REDUCTION], explain(result)
+    assert {t.finding for t in result.failures} == {Finding.COARSER_THAN_TERMS}
+
+
+@pytest.mark.parametrize("reference", [FP32, LOW], ids=["float32", "bfloat16"])
+def test_a_rank_that_skips_the_only_step_is_named(reference: Training, compare: Compare) -> None:
+    """Its parameters are the replicas of those that were updated, and nothing follows."""
+    result = compare(reference, replace(reference, layout="ddp", plant="one rank skips"))
+    assert [culprit.blame for culprit in result.culprits] == [UPDATE], explain(result)
+    failures = [t for t in result.failures if t.finding is Finding.UPDATED_BY_SOME]
+    assert len(failures) == sum(t.id.kind is Kind.PARAM_AFTER for t in result.tensors)
+    assert {t.ranks for t in failures} == {(1,)}
+    assert "updated on rank 0, and not on rank 1" in why(failures[0])

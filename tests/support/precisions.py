@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -149,6 +149,8 @@ def train(how: Training) -> None:
         nn.init.zeros_(model.block(1).mlp.down.weight)
     _plant(model, how.plant)
     wrapped = _laid_out(model, how.layout, how.policy)
+    if how.plant == "policy forgotten":
+        wrapped.register_forward_hook(_reduce_in_bfloat16)
     if how.plant in HOOKS:
         wrapped.register_comm_hook(None, HOOKS[how.plant])
     made = _OPTIMIZERS[how.optimizer](model.parameters())
@@ -158,9 +160,18 @@ def train(how: Training) -> None:
         with tracer.step():
             _backward(wrapped, batch, how)
             before = [parameter.detach().clone() for parameter in model.parameters()]
-            made.step()
+            if how.plant != "one rank skips" or dist.get_rank() == 0:
+                made.step()
             _after_step(model, made, before, how.plant)
             made.zero_grad()
+
+
+def _reduce_in_bfloat16(model: nn.Module, *_: Any) -> None:
+    """Whatever its policy says."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                group._reduce_dtype = torch.bfloat16
 
 
 def _backward(model: Any, batch: Tensor, how: Training) -> None:

@@ -133,7 +133,7 @@ BUGS: tuple[Bug, ...] = (
         "bf16-reduction",
         "gradients are reduced in bf16 where fp32 is configured",
         _MADE_UP,
-        Blame.at(Stage.GRADIENT_REDUCTION, Phase.GRADIENT_REDUCTION),
+        Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT),
         Case(recipe="bf16-fp32-reduction", layout="fsdp2", dtype="fp32"),
     ),
     _bug(

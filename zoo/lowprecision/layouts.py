@@ -74,6 +74,17 @@ def split_by_hand(model: Transformer, *, sequence: bool) -> nn.Module:
     return model
 
 
+def own_parts(model: nn.Module) -> frozenset[int]:
+    """Ids of parameters of which each rank has its own part."""
+    weights = (
+        module.weight
+        for module in model.modules()
+        if isinstance(module, QuantisedLinear) and module.part is not Part.WHOLE
+    )
+    sharded = (p for p in model.parameters() if isinstance(p, DTensor))
+    return frozenset(map(id, (*weights, *sharded)))
+
+
 def _swap(model: nn.Module, name: str, kind: type[nn.Module]) -> None:
     """The same parameters in a module that is called otherwise."""
     module = getattr(model, name)

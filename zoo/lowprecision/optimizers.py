@@ -7,6 +7,7 @@ all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -25,11 +26,22 @@ def local(tensor: Tensor) -> Tensor:
 
 
 class StochasticAdamW(Optimizer):
-    """Moments in fp32; `seed` is of this rank, where ranks hold different parts."""
+    """Moments in fp32. What ranks have alike must be rounded alike, and their parts must not."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, seed: int) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        seed: int,
+        rank: int,
+        parts: AbstractSet[int],
+    ) -> None:
+        """`parts` are ids of parameters of which each rank has its own part."""
         super().__init__(parameters, {"lr": lr})
-        self.generator = torch.Generator().manual_seed(seed)
+        self.alike = torch.Generator().manual_seed(seed)
+        self.of_parts = torch.Generator().manual_seed(seed + 1 + rank)
+        self._parts = parts
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -53,7 +65,8 @@ class StochasticAdamW(Optimizer):
         second.mul_(_BETAS[1]).addcmul_(grad, grad, value=1 - _BETAS[1])
         corrected = second.div(1 - _BETAS[1] ** state["step"]).sqrt_().add_(_EPS)
         moved = first / (1 - _BETAS[0] ** state["step"]) / corrected
-        held.copy_(to_bf16_stochastic(held.float() - lr * moved, self.generator))
+        generator = self.of_parts if id(parameter) in self._parts else self.alike
+        held.copy_(to_bf16_stochastic(held.float() - lr * moved, generator))
 
 
 class LossScale:

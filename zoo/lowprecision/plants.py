@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp import FSDPModule
 
 from zoo.lowprecision.delayed import Delayed
 from zoo.lowprecision.formats import E4M3, E5M2, to_float8
@@ -191,12 +191,15 @@ def stale_shard(model: nn.Module, name: str) -> None:
 
 
 def bf16_reduction(model: nn.Module, name: str) -> None:
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            state = module._get_fsdp_state()
-            for group in state._fsdp_param_groups:
-                group._reduce_dtype = torch.bfloat16
-                group.mp_policy = MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16)
+    """The policy says fp32; what was made of it when the model first ran says bf16."""
+
+    def forget(*_: Any) -> None:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                for group in module._get_fsdp_state()._fsdp_param_groups:
+                    group._reduce_dtype = torch.bfloat16
+
+    model.register_forward_hook(forget)
 
 
 def truncated_gradient(model: nn.Module, name: str) -> None:
@@ -301,7 +304,7 @@ def plant(
         change(model, name)
     if "same-seed-on-all-ranks" in bugs:
         assert isinstance(optimizer, StochasticAdamW)
-        optimizer.generator.manual_seed(optimizer.generator.initial_seed() - dist.get_rank())
+        optimizer.of_parts.manual_seed(optimizer.alike.initial_seed())
     if scale is not None and dist.get_rank() == 1:
         if "loss-scale-kept" in bugs:
             kept = model.get_parameter("layers.1.feed_forward.w2.weight")

@@ -15,7 +15,13 @@ from torch.utils.checkpoint import checkpoint
 import ttrace
 from ttrace.demo.model import ModelConfig, build_model
 from zoo.lowprecision.case import DTYPES, Case
-from zoo.lowprecision.layouts import own_samples, replicated, sharded, sum_over_sequence
+from zoo.lowprecision.layouts import (
+    own_parts,
+    own_samples,
+    replicated,
+    sharded,
+    sum_over_sequence,
+)
 from zoo.lowprecision.linear import QuantisedLinear, scaled
 from zoo.lowprecision.optimizers import LossScale, StochasticAdamW
 from zoo.lowprecision.plants import plant
@@ -82,9 +88,13 @@ def _recompute(module: nn.Module) -> None:
 def optimizer_of(case: Case, recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     parameters = list(model.parameters())
     if recipe.is_stochastic:
-        # Ranks that hold the same must round alike, and those that hold parts must not.
-        own = dist.get_rank() if case.layout == "fsdp2" else 0
-        return StochasticAdamW(parameters, lr=_LEARNING_RATE, seed=case.seed + own)
+        return StochasticAdamW(
+            parameters,
+            lr=_LEARNING_RATE,
+            seed=case.seed,
+            rank=dist.get_rank(),
+            parts=own_parts(model),
+        )
     return torch.optim.AdamW(parameters, lr=_LEARNING_RATE, foreach=False)
 
 

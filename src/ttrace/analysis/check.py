@@ -29,7 +29,6 @@ from ttrace.analysis.engine import Engine
 from ttrace.analysis.hyperparameters import differences, explained
 from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.measuring import Measuring, measuring
-from ttrace.analysis.overflow import left_out
 from ttrace.analysis.remarks import (
     of_alignment,
     of_differences,
@@ -42,6 +41,7 @@ from ttrace.analysis.same_step import refusal
 from ttrace.analysis.sources import Source
 from ttrace.analysis.tasks import Progress
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
+from ttrace.analysis.updates import with_updates
 from ttrace.analysis.work import ExamineJob
 from ttrace.core.acceptance import Acceptance
 from ttrace.core.alignment import Pair
@@ -159,8 +159,9 @@ class _Check:
                 else:
                     refused.append(why)
         noisy, isolated = list(noise.values()), self._is_isolated
-        grains = other_precisions(sources, compared, noisy, isolated=isolated)
+        grains = other_precisions(self._work.run, sources, compared, noisy, isolated=isolated)
         judged = self._judge(compared, noisy, again, grains.wrong)
+        judged = with_updates(judged, compared, sources, self._work.run)
         elsewhere: tuple[Note, ...] = ()
         if sources.candidate.updated_by_hand:
             judged, elsewhere = reduced_elsewhere(judged, compared.pairs, sources.reference)
@@ -217,18 +218,16 @@ class _Check:
             faults={s.role: s.faults for s in (sources.reference, sources.candidate)},
         )
         moved = compared.moved() if self._is_isolated else {}
-        return left_out(
-            [
-                judge(
-                    alignment,
-                    compared.measured.get(alignment.id),
-                    allowed,
-                    order=order,
-                    excused=moved_before(alignment.id, moved),
-                )
-                for order, alignment in enumerate(aligned.tensors)
-                if alignment.is_judged and self._is_given(alignment.id)
-            ]
+        return tuple(
+            judge(
+                alignment,
+                compared.measured.get(alignment.id),
+                allowed,
+                order=order,
+                excused=moved_before(alignment.id, moved),
+            )
+            for order, alignment in enumerate(aligned.tensors)
+            if alignment.is_judged and self._is_given(alignment.id)
         )
 
     def _blame(self, tensors: Sequence[TensorResult], compared: Compared) -> tuple[Culprit, ...]:

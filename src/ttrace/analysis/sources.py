@@ -72,6 +72,11 @@ class Source:
         return any(summary.updated_by_hand for summary in self.summaries)
 
     @property
+    def rounds_updates(self) -> bool:
+        """Whether an optimizer rounds by chance; a run with noise tells."""
+        return any(summary.rounds_updates for summary in self.summaries)
+
+    @property
     def notes(self) -> list[str]:
         notes: list[str] = []
         for _, rank in sorted(self.trace.ranks.items()):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ttrace.analysis.engine import Job
 
 Progress = Callable[[str, int, int], None]  # what, done, of how many
+RunJobs = Callable[[Sequence[Job[Any]], str], list[Any]]  # what comes of each, under one name
 _NONE = -1
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -38,6 +39,8 @@ from ttrace.trace.payloads import payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
 from ttrace.trace.sample_blocks_file import read_blocks
 
+Mode = Regrouping | HighPrecision
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
@@ -45,7 +48,7 @@ class Instruments:
 
     context: StepContext
     recorder: Recorder
-    modes: tuple[Regrouping | HighPrecision, ...]  # which see every operator of a step
+    modes: tuple[Mode, ...]  # which see every operator of a step
     overwriter: Overwriter | None
     boundary: Boundary
     buffers: Buffers
@@ -168,3 +171,12 @@ def _boundary(
 def _shapes(adapter: Adapter) -> Iterable[torch.Size]:
     """Of what this rank holds of each parameter."""
     return (adapter.to_local(parameter.tensor)[0].shape for parameter in adapter.parameters())
+
+
+def seen_by(modes: Sequence[Mode]) -> dict[str, Any]:
+    """What a summary tells of the operators that they saw, by its fields."""
+    return {
+        "quantising": tuple(path for mode in modes for path in mode.quantising()),
+        "rounds_updates": any(mode.rounds_updates() for mode in modes),
+        "undone": tuple(each for mode in modes for each in mode.undone()),
+    }

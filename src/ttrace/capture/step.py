@@ -16,7 +16,7 @@ from ttrace.adapters.base import Adapter
 from ttrace.adapters.patching import guarding
 from ttrace.capture.garbage import fewer_collections
 from ttrace.capture.guard import Around, Guard, entry
-from ttrace.capture.instruments import install
+from ttrace.capture.instruments import install, seen_by
 from ttrace.capture.loss import watch_backward
 from ttrace.capture.manifest import wrappers_of
 from ttrace.capture.settings import Settings
@@ -294,7 +294,6 @@ class RecordingTracer:
                 seconds=self._took,
                 **asdict(self._recorder.costs.of_step),
                 code=self._context.places.code(),
-                quantising=tuple(path for mode in self._modes for path in mode.quantising()),
-                undone=tuple(each for mode in self._modes for each in mode.undone()),
+                **seen_by(self._modes),
             )
         )

@@ -91,6 +91,7 @@ class Reason(StrEnum):
     OPTIMIZER_STATE = "optimizer_state"
     STATE_OF_UNSEEN_GRADIENTS = "state_of_unseen_gradients"
     NO_STATE = "no_state"
+    NOT_LEFT_OUT_BY_ALL = "not_left_out_by_all"  # a step that others made, or did not
     NEW_PARAMETER = "new_parameter"
     ALL_NEW_PARAMETERS = "all_new_parameters"
     PARAMETERS_OF_UNSEEN_GRADIENTS = "parameters_of_unseen_gradients"

@@ -34,9 +34,13 @@ class Finding(StrEnum):
     NORM = "norm"
     TOKENS_MOVED = "tokens_moved"
     LOWER_PRECISION = "lower_precision"  # than the reference's, whatever it is stored in
+    COARSER_THAN_TERMS = "coarser_than_terms"  # lower than that of the sum it should be
     NOT_QUANTISED = "not_quantised"  # as the reference is
     TAKEN_AS_CHUNKS = "taken_as_chunks"  # parts of a parameter that nobody says how it is split
+    ROUNDED_ALIKE = "rounded_alike"  # parts on different ranks, by the same random numbers
+    UPDATED_ALONE = "updated_alone"  # in a step that the reference left out
     # conflict, nonfinite
+    UPDATED_BY_SOME = "updated_by_some"  # of its ranks; others made no step
     REPLICAS_DISAGREE = "replicas_disagree"
     RECOMPUTATION_DIFFERS = "recomputation_differs"
     NONFINITE = "nonfinite"

@@ -9,10 +9,14 @@ from ttrace.core.formats import Format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """The coarsest format that holds all values of each run, where these are not the same."""
+    """The coarsest format that holds all values of each run, where these are not the same.
+
+    `is_of_own_terms`: the reference is as coarse, and what is finer are the candidate's own terms.
+    """
 
     reference: Format
     candidate: Format
+    is_of_own_terms: bool = False
 
     @property
     def is_lower(self) -> bool:

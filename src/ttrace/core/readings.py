@@ -31,6 +31,7 @@ class Statistic(StrEnum):
     SHIFT = "shift"  # along a constant
     CHOICES = "choices"  # how many whole numbers differ
     GRAIN = "grain"  # bits of mantissa that only one of the runs has
+    COINCIDENCE = "coincidence"  # of how parts on different ranks were rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -266,4 +266,5 @@ class Summary:
     waited_seconds: float = 0.0  # that the run waited in it for bytes to be written
     code: Code = field(default_factory=Code)
     quantising: tuple[Label, ...] = ()  # modules that make codes, as a perturbed run finds them
+    rounds_updates: bool = False  # by chance, as a perturbed run finds
     undone: tuple[Undone, ...] = ()  # quantisation, in a run that was asked for high precision

@@ -96,6 +96,14 @@ class Statistics:
         return 0.0 if exact else abs(self.gain - 1) * self.reference_norm
 
     @property
+    def residual(self) -> float:
+        """The relative error that is left when the candidate is divided by its gain."""
+        if self.reference_norm == 0 or not math.isfinite(self.gain):
+            return math.inf
+        left = self.error_norm**2 - self.along_reference**2
+        return math.sqrt(max(left, 0.0)) / self.reference_norm
+
+    @property
     def along_ones(self) -> float:
         """The part of the error that is the same everywhere: |mean shift| times sqrt(count)."""
         return abs(self.error_sum) / math.sqrt(self.count) if self.count else 0.0

@@ -78,6 +78,9 @@ FINDING_BADGES = {
     Finding.SHIFT: "shifted by a constant",
     Finding.CHOICES: "other choices",
     Finding.TOKENS_MOVED: "tokens routed elsewhere",
+    Finding.ROUNDED_ALIKE: "same random numbers on ranks",
+    Finding.UPDATED_ALONE: "step not left out",
+    Finding.UPDATED_BY_SOME: "step not made by all ranks",
     Finding.REPLICAS_DISAGREE: "replicas disagree{over}",
     Finding.RECOMPUTATION_DIFFERS: "recomputation differs",
     Finding.NONFINITE: "NaN or Inf",
@@ -86,6 +89,7 @@ FINDING_BADGES = {
     Finding.NO_RANK_HOLDS: "shards missing",
     Finding.CANNOT_BE_ALIGNED: "other shape",
     Finding.LOWER_PRECISION: "lower precision",
+    Finding.COARSER_THAN_TERMS: "lower precision",
     Finding.NOT_QUANTISED: "not quantised",
     Finding.TAKEN_AS_CHUNKS: "other values or another split",
 }

@@ -78,10 +78,17 @@ FINDING_HINTS = {
     Finding.TOKENS_MOVED: "check the router: its noise, its capacity, its dtype",
     Finding.RECOMPUTATION_DIFFERS: "look for a random state that is not restored when the forward "
     "is repeated",
+    Finding.ROUNDED_ALIKE: "seed stochastic rounding by the rank, where ranks hold different parts",
+    Finding.UPDATED_ALONE: "check when a step is left out: the loss scale, what counts as an "
+    "overflow, a skipped batch",
+    Finding.UPDATED_BY_SOME: "check what makes a rank leave its step out, and whether the others "
+    "are told: a reduction of found overflows",
     Finding.REPLICAS_DISAGREE: "look for a broadcast or reduction that is not made over all ranks "
     "that should hold the same",
     Finding.LOWER_PRECISION: "look for a cast, an autocast region, or a dtype of communication or "
     "of state",
+    Finding.COARSER_THAN_TERMS: "look for a cast, a hook, or a dtype of communication between "
+    "local gradients and reduced ones",
     Finding.NOT_QUANTISED: "look for a layer that is left out of the recipe, or a quantiser that "
     "is off here",
     Finding.NONFINITE: "look for an overflow, a division by zero, or memory that is used before "

@@ -25,8 +25,8 @@ MISTAKES = {
     "{factors}",
     Mistake.SAME_VECTOR_IN_EVERY_ROW: "every row is off by the same vector: a bias is added too "
     "often, or not at all",
-    Mistake.ROUNDED_LOWER: "every value is one of {dtype}, the reference's are not: it was rounded "
-    "to that",
+    Mistake.ROUNDED_LOWER: "every value is one of {dtype}, and should not be: it was rounded to "
+    "that",
     Mistake.NOT_QUANTISED: "every value of the reference is one of {reference_dtype}, these are "
     "not: it was not quantised",
     Mistake.WRONG_SCALE: "its codes are the reference's, its scales over the reference's are on "

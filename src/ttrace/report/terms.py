@@ -14,6 +14,7 @@ STATISTIC_TERMS = {
     Statistic.GAIN: "the part of the error along the reference: by what factor it is too large",
     Statistic.SHIFT: "the mean error: by what constant all elements are off",
     Statistic.GRAIN: "the bits of mantissa that only one of the runs uses",
+    Statistic.COINCIDENCE: "how alike parts on different ranks were rounded, 1 if always",
     Statistic.CHOICES: "how many whole numbers differ",
 }
 

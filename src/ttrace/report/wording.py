@@ -30,6 +30,8 @@ _MOST_PARTS = 8  # chosen: enough to see the order
 _MOST_FACTORS = 4  # chosen
 _MOST_PLACES = 3  # chosen: the first show what the others are
 
+_WITHOUT_SIZE = (Statistic.GRAIN, Statistic.COINCIDENCE)
+
 Tensors = Mapping[TensorId, TensorResult]
 
 # What a size of a diagnosis is called that is no mesh axis.
@@ -164,19 +166,19 @@ def _tensor(id_: TensorId) -> str:
 def why(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     """How wrong a tensor is, and in what way."""
     found = finding(tensor, mesh)
-    if _is_of_grain(tensor):
+    if _has_no_size(tensor):
         return found
     return with_commas(size(tensor) or tensor.verdict.value, found)
 
 
-def _is_of_grain(tensor: TensorResult) -> bool:
-    """Whether its bits decide, of which no number says how wrong they are."""
-    return tensor.worst is not None and tensor.worst.reading.statistic is Statistic.GRAIN
+def _has_no_size(tensor: TensorResult) -> bool:
+    """Whether what decides has no number that says how wrong it is."""
+    return tensor.worst is not None and tensor.worst.reading.statistic in _WITHOUT_SIZE
 
 
 def size(tensor: TensorResult) -> str:
     """How wrong a tensor is; empty where no number says it."""
-    if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None or _is_of_grain(tensor):
+    if tensor.verdict is not Verdict.MISMATCH or tensor.ratio is None or _has_no_size(tensor):
         return ""
     return _must_be_equal(tensor) or line(Line.RATIO, ratio=times(tensor.ratio))
 
@@ -225,7 +227,7 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
 def evidence_sentence(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     """row 3 of dim 0 is 120,000x what is allowed (0.4 > 3e-06), on ranks 2, 3."""
     worst = tensor.worst
-    if _is_of_grain(tensor):
+    if _has_no_size(tensor):
         return with_commas(
             finding(tensor, mesh), on_ranks(tensor.ranks, mesh) if tensor.ranks else ""
         )

@@ -99,6 +99,8 @@ REASONS = {
     "wrong: {why}; the gradients it was given were not seen",
     Reason.NO_STATE: "it has no state for {count:parameter} that the reference's has: does it "
     "step on the parameters that the model uses?",
+    Reason.NOT_LEFT_OUT_BY_ALL: "{count} of {total:new parameter} {count:|is/are} of a step that "
+    "not everybody made: {why}",
     Reason.NEW_PARAMETER: "its main gradient passes, {slots} does not: {why}",
     Reason.ALL_NEW_PARAMETERS: "main gradients pass, {count} of {total:new parameter} "
     "{count:|does/do} not: {why}",
@@ -118,6 +120,7 @@ STATISTICS = {
     Statistic.GAIN: "the error along the reference",
     Statistic.SHIFT: "the mean error",
     Statistic.GRAIN: "the precision",
+    Statistic.COINCIDENCE: "the rounding of parts",
     Statistic.CHOICES: "the number of choices that differ",
 }
 
@@ -136,10 +139,15 @@ FINDINGS = {
     Finding.NORM: "",
     Finding.LOWER_PRECISION: "no finer than {dtype}, where the reference is as fine as "
     "{reference_dtype}",
+    Finding.COARSER_THAN_TERMS: "no finer than {dtype}, where the sum of its own terms is as fine "
+    "as {reference_dtype}",
     Finding.NOT_QUANTISED: "not quantised: the reference has nothing but numbers of "
     "{reference_dtype}",
     Finding.TAKEN_AS_CHUNKS: "ranks hold parts of it, taken as plain chunks",
     Finding.TOKENS_MOVED: "{tokens}, noise explains {allowed_moves:g}",
+    Finding.ROUNDED_ALIKE: "parts of {ranks} were rounded by the same random numbers",
+    Finding.UPDATED_ALONE: "updated in a step that the reference left out",
+    Finding.UPDATED_BY_SOME: "updated on {ranks}, and not on {other_ranks}",
     Finding.REPLICAS_DISAGREE: "replicas on {ranks} and {other_ranks} disagree by "
     "{relative_error:.2g} relative",
     Finding.RECOMPUTATION_DIFFERS: "recomputation differs from the original on {ranks} by "

@@ -105,12 +105,19 @@ DIAGNOSES = {
 }
 
 
+REWORDED = {
+    "every value is one of bfloat16, the reference's are not: it was rounded to that": (
+        "every value is one of bfloat16, and should not be: it was rounded to that"
+    )
+}
+
+
 @pytest.mark.parametrize("told", DIAGNOSES)
 def test_a_diagnosis_is_read_and_said_again(told: str, tmp_path: Path) -> None:
     (detail, *_) = json.loads(render(FAILING))["details"]
     (read,) = old(tmp_path, details=[detail | {"diagnosis": told}]).details
     assert read.diagnosis == DIAGNOSES[told]
-    assert wording.diagnosis(DIAGNOSES[told]) == told
+    assert wording.diagnosis(DIAGNOSES[told]) == REWORDED.get(told, told)
 
 
 FINDINGS: dict[str, tuple[Finding, Specifics | None]] = {

@@ -6,7 +6,7 @@ split batch explains, terms.py where ranks share out the loss, tokens.py leaves 
 sent elsewhere, grain.py finds values of fewer bits, judge.py makes every verdict.
 """
 
-from ttrace.analysis.compare.grain import Asked, Precisions, precisions
+from ttrace.analysis.compare.grain import Asked, Precisions, is_witnessed, precisions, source_of
 from ttrace.analysis.compare.judge import Allowed, judge
 from ttrace.analysis.compare.loss_scale import LossScale, find_isolated_scale, find_loss_scale
 from ttrace.analysis.compare.measure import Comparator
@@ -23,7 +23,9 @@ __all__ = [
     "Unit",
     "find_isolated_scale",
     "find_loss_scale",
+    "is_witnessed",
     "judge",
     "moved_before",
     "precisions",
+    "source_of",
 ]

@@ -125,6 +125,18 @@ def _likely(
         yield id_, precision
 
 
+def is_witnessed(precision: Precision, found: Measured) -> bool:
+    """Whether values enough show that the coarser side was rounded, and is not coarse by chance."""
+    return found.witnesses * precision.apart >= _EVIDENCE_BITS
+
+
+def source_of(id_: TensorId, known: AbstractSet[TensorId]) -> TensorId | None:
+    """What a gradient or a state is made of, where that was recorded."""
+    slot = id_.slot.rpartition(".")[0] if id_.kind is Kind.OPTIMIZER else id_.slot
+    made_of = (replace(id_, kind=kind, slot=slot) for kind in _MADE_OF.get(id_.kind, ()))
+    return next((source for source in made_of if source in known), None)
+
+
 def _is_certain(
     id_: TensorId,
     found: Precision,
@@ -135,7 +147,7 @@ def _is_certain(
     witnesses = measured[id_].witnesses
     if found.is_lower and format_of(candidate.dtype) == found.candidate:
         return True  # its dtype says so
-    if witnesses * found.apart < _EVIDENCE_BITS:
+    if not is_witnessed(found, measured[id_]):
         return False
     if found.is_lower:
         return True
@@ -164,7 +176,7 @@ class _Rules:
         """Whether what it was made of is as coarse already; nothing is said of terms of a sum."""
         if id_.kind in _UNREDUCED and _is_sum(self._pairs[id_][0]):
             return True
-        source = self._source(id_)
+        source = source_of(id_, self._measured.keys())
         if source is None or (self._isolated and id_.kind not in _REDUCED):
             return False
         grain = self._measured[source].statistics.candidate_grain
@@ -184,13 +196,8 @@ class _Rules:
         return id_.kind is Kind.INPUT and reference.dtype != candidate.dtype
 
     def _is_unseen(self, id_: TensorId) -> bool:
-        source = self._source(id_)
+        source = source_of(id_, self._measured.keys())
         return source is None or self._measured[source].statistics.candidate_grain is None
-
-    def _source(self, id_: TensorId) -> TensorId | None:
-        slot = id_.slot.rpartition(".")[0] if id_.kind is Kind.OPTIMIZER else id_.slot
-        made_of = (replace(id_, kind=kind, slot=slot) for kind in _MADE_OF.get(id_.kind, ()))
-        return next((source for source in made_of if source in self._measured), None)
 
 
 def _lowest(pairs: Mapping[TensorId, Pair], measured: Mapping[TensorId, Measured]) -> int:

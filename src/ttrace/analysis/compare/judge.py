@@ -140,7 +140,7 @@ def _judge_measured(
         judgements = (*judgements, _of_grain(precision))
     verdict, finding = _verdict(measured, candidate, tolerance, judgements)
     if precision is not None and verdict is Verdict.MISMATCH:
-        finding = Finding.LOWER_PRECISION if precision.is_lower else Finding.NOT_QUANTISED
+        finding = _of_precision(precision)
     if verdict is Verdict.MISMATCH and id_.kind is Kind.PARAM and candidate.notes:
         finding = Finding.TAKEN_AS_CHUNKS
     in_conflict = verdict is Verdict.CONFLICT
@@ -166,6 +166,12 @@ def _explains(precision: Precision, found: Statistics, judgements: Sequence[Judg
     others_pass = all(judgement.ratio <= 1 for judgement in judgements)
     is_rounding = found.relative_error <= _ROUNDINGS * precision.coarser.eps
     return bool(judgements) and (others_pass or is_rounding)
+
+
+def _of_precision(precision: Precision) -> Finding:
+    if precision.is_of_own_terms:
+        return Finding.COARSER_THAN_TERMS
+    return Finding.LOWER_PRECISION if precision.is_lower else Finding.NOT_QUANTISED
 
 
 def _of_grain(precision: Precision) -> Judgement:
@@ -253,21 +259,13 @@ def _judgements(
 
 
 def _kind_of_error(found: Statistics, decisive: Statistic, tolerance: Tolerance) -> Finding:
-    residual = _residual(found)
+    residual = found.residual
     if found.gain != 0 and residual < _BESIDE_A_FACTOR * found.relative_error:
         return Finding.CONSTANT_FACTOR if abs(found.gain - 1) > 0.01 else Finding.FACTOR
     if decisive is Statistic.GAIN:
         is_all = residual * found.reference_norm <= tolerance.error_norm
         return Finding.FACTOR if is_all else Finding.AVERAGE_FACTOR
     return _KINDS_OF_ERROR.get(decisive, Finding.PLACE)
-
-
-def _residual(found: Statistics) -> float:
-    """Relative error that is left when the candidate is divided by its gain."""
-    if found.reference_norm == 0 or not math.isfinite(found.gain):
-        return math.inf
-    left = found.error_norm**2 - found.along_reference**2
-    return math.sqrt(max(left, 0.0)) / found.reference_norm
 
 
 def _ratio(value: float, allowed: float) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ttrace.analysis.diagnose.mistakes import diagnose, nearest, of_precision
+from ttrace.analysis.diagnose.mistakes import diagnose, is_open, nearest, of_precision
 from ttrace.analysis.diagnose.picture import Picture
 from ttrace.analysis.diagnose.quantised import CodesReader
 from ttrace.analysis.diagnose.sample import sample
@@ -131,8 +131,9 @@ class Examiner:
         allowed = None if result.tolerance is None else result.tolerance.error_norm
         volume = max(1, reference.volume)
         shards = tuple(part.shard(allowed, volume) for part in parts)
+        is_wrong = result.verdict.is_failure and is_open(result)
         suspect = gathering.suspect(
-            allowed if result.verdict.is_failure else None,
+            allowed if is_wrong else None,
             before=self._read_whole(before) if result.id.kind in _UPDATES else None,
             sizes=sizes or {},
             agrees=all(shard.agrees for shard in shards),
@@ -140,7 +141,7 @@ class Examiner:
             added=tuple(_adding(result.id, shards, mesh)),
         )
         diagnosis = of_precision(result)
-        if diagnosis is None and allowed is not None and result.verdict.is_failure:
+        if diagnosis is None and allowed is not None and is_wrong:
             diagnosis = self._codes.diagnose(
                 reference,
                 candidate,

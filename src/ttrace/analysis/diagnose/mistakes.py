@@ -48,8 +48,11 @@ _AS_GOOD = 0.1  # chosen: a telling guess is told before one that fits its numbe
 _ALIKE = 0.1  # chosen: as far as terms of a sum are alike
 _OF_PRECISION = {
     Finding.LOWER_PRECISION: Mistake.ROUNDED_LOWER,
+    Finding.COARSER_THAN_TERMS: Mistake.ROUNDED_LOWER,
     Finding.NOT_QUANTISED: Mistake.NOT_QUANTISED,
 }
+# What these say, no error tells: it is that of a step too many, or of nothing at all.
+_SAY_ALL = (Finding.UPDATED_ALONE, Finding.UPDATED_BY_SOME, Finding.ROUNDED_ALIKE)
 # Coarsest first: values of one are values of those after it, but for the range.
 _LOWER = (torch.float8_e5m2, torch.float8_e4m3fn, torch.bfloat16, torch.float16)
 
@@ -70,6 +73,11 @@ def of_precision(result: TensorResult) -> Diagnosis | None:
         return None
     dtypes = result.specifics
     return Diagnosis(mistake=mistake, dtype=dtypes.dtype, reference_dtype=dtypes.reference_dtype)
+
+
+def is_open(result: TensorResult) -> bool:
+    """Whether its finding leaves open what kind of mistake it is."""
+    return result.finding not in _SAY_ALL
 
 
 def nearest(suspect: Suspect) -> Nearest | None:

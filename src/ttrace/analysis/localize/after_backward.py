@@ -14,10 +14,12 @@ from ttrace.analysis.localize.findings import (
     by_module,
     common_factor,
     is_everywhere,
+    is_left_out,
     is_rounded,
     of_kind,
 )
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
+from ttrace.core.finding import Finding
 from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
 
@@ -40,7 +42,7 @@ def stages_after_backward(
         *_reduced_gradients(reduced, {}),
         *_main_gradients(reduced, {}),
         *_clipping(results, {}),
-        *(_optimizer_state(unexplained, {}) or _updates(unexplained, {})),
+        *_optimizer(unexplained, {}),
         *_buffers(unexplained, {}),
     )
 
@@ -147,6 +149,18 @@ def _is_norm_of_own(norm: TensorResult, results: Sequence[TensorResult]) -> bool
     return is_whole_norm and abs(own - norm.statistics.candidate_norm) <= margin
 
 
+def _optimizer(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    """Whether the step was made at all, then its state, then what it changed."""
+    return _left_out(results, {}) or _optimizer_state(results, {}) or _updates(results, {})
+
+
+def _left_out(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+    updated, wrong = of_kind(results, Kind.PARAM_AFTER)
+    failed = [result for result in wrong if is_left_out(result)]
+    blame = Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)
+    return (_of_stage(blame, Reason.NOT_LEFT_OUT_BY_ALL, failed, updated),) if failed else ()
+
+
 def _optimizer_state(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
     states, failed = of_kind(results, Kind.OPTIMIZER)
     if not failed:
@@ -169,7 +183,8 @@ def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     if copies and not any(result.verdict.is_failure for result in copies):
         updated = [result for result in updated if not result.id.slot.endswith(MASTER)]
         reason = Reason.PARAMETERS_BUT_NOT_COPIES
-    if seen and not is_everywhere(failed, updated):
+    is_by_chance = any(result.finding is Finding.ROUNDED_ALIKE for result in failed)
+    if seen and not is_by_chance and not is_everywhere(failed, updated):
         return by_module(failed, Phase.UPDATE, Reason.NEW_PARAMETER)
     return (_of_stage(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE), reason, failed, updated),)
 
@@ -195,7 +210,6 @@ AFTER_BACKWARD = (
     _reduced_gradients,
     _main_gradients,
     _clipping,
-    _optimizer_state,
-    _updates,
+    _optimizer,
     _buffers,
 )

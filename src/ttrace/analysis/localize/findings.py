@@ -18,6 +18,7 @@ Consumers = Mapping[TensorId, tuple[TensorId, ...]]
 _NEARLY_ALL = 0.9
 _MOST = 0.5
 _SCALED = (Finding.CONSTANT_FACTOR, Finding.FACTOR)
+_COARSER = (Finding.LOWER_PRECISION, Finding.COARSER_THAN_TERMS)
 # Sums of two terms reduced in bf16 were off by 0.0022 to 0.003 (measured): half of its eps holds
 # them, and a contribution that is missing or counted twice weighs more.
 _ROUNDED = 2.0**-8
@@ -37,7 +38,7 @@ def is_everywhere(failed: Sequence[TensorResult], all_: Sequence[TensorResult]) 
     A low-precision parameter may not move at all in one step, so its update cannot be wrong. Where
     precision is lost, what is no finer in the reference has none to lose.
     """
-    if failed and all(result.finding is Finding.LOWER_PRECISION for result in failed):
+    if failed and all(result.finding in _COARSER for result in failed):
         kept = {result.id for result in failed}
         all_ = [result for result in all_ if result.id in kept or _could_be_coarser(result, failed)]
     equal = [r for r in all_ if r.statistics is not None and r.statistics.equal]
@@ -95,11 +96,16 @@ def common_factor(failed: Sequence[TensorResult]) -> float | None:
 
 def is_rounded(result: TensorResult) -> bool:
     """Of a lower precision, or a wide tensor off by no more than after a few roundings to bf16."""
-    if result.finding is Finding.LOWER_PRECISION:
+    if result.finding in _COARSER:
         return True
     wide = result.dtype in ("float32", "float64")
     found = result.statistics
     return wide and found is not None and found.relative_error < _ROUNDED
+
+
+def is_left_out(result: TensorResult) -> bool:
+    """Whether it is of a step that not everybody made; steps after it say nothing."""
+    return result.finding in (Finding.UPDATED_BY_SOME, Finding.UPDATED_ALONE)
 
 
 def common_module(failed: Sequence[TensorResult]) -> str:

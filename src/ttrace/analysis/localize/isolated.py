@@ -28,7 +28,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from ttrace.analysis.localize.after_backward import stages_after_backward
-from ttrace.analysis.localize.findings import begun, by_strength, caller_of, parent_of
+from ttrace.analysis.localize.findings import (
+    begun,
+    by_strength,
+    caller_of,
+    is_left_out,
+    parent_of,
+)
 from ttrace.analysis.localize.plain import before_forward, let_pass
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.ids import Kind, TensorId
@@ -75,9 +81,11 @@ def localize_isolated(
     steps: dict[int, list[TensorResult]] = {}
     for result in results:
         steps.setdefault(result.id.step, []).append(result)
+    apart = [result.id.step for result in results if is_left_out(result)]
     found = [
         culprit
         for step in sorted(steps)
+        if step <= min(apart, default=step)  # the runs' loss scales go their own ways then
         for culprit in _of_step(steps[step], unfired, displaced, modules, by_hand=by_hand)
     ]
     return _merged(by_strength(found, results))

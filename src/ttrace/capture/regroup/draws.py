@@ -49,7 +49,7 @@ class Draws:
         self._noise = noise
         self._drawn: Any = WeakTensorKeyDictionary()  # by itself
         self._within: Any = WeakTensorKeyDictionary()  # in a sum: what was drawn of it
-        self._count = 0  # of numbers in another order
+        self.count = 0  # of roundings by chance
 
     def perform(self, func: Any, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What the operator gives."""
@@ -82,5 +82,5 @@ class Draws:
         return isinstance(value, Tensor) and value in self._drawn
 
     def _again(self, drawn: Tensor) -> Tensor:
-        self._count += 1
-        return self._noise.reordered(drawn, f"drawn {self._count}")
+        self.count += 1
+        return self._noise.reordered(drawn, f"drawn {self.count}")

@@ -106,6 +106,7 @@ class Regrouping(TorchDispatchMode):
         self._calls = self._roundings = 0
         self.regrouped: Counter[str] = Counter()  # how many sums of each operator
         self.faults: Counter[str] = Counter()
+        self._rounds_updates = False
         self._quantising: dict[str, None] = {}  # modules in whose calls codes are made
 
     @classmethod
@@ -145,7 +146,7 @@ class Regrouping(TorchDispatchMode):
             return NotImplemented  # DTensors first become operations on their local tensors
         if is_rounding:
             args = self._on_grid(func, args, kwargs)
-            call = functools.partial(self._draws.perform, func, call)
+            call = functools.partial(self._drawn, func, call)
         if not (is_weighted or is_addition):
             return call(*args, **kwargs)
         self._calls += 1
@@ -155,6 +156,13 @@ class Regrouping(TorchDispatchMode):
         if not self.is_updating:
             args = self._weighted(func, args)
         return self._regroup(func, rule, call, args, kwargs)
+
+    def _drawn(self, func: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """The operator, its random numbers in another order where it rounds by them."""
+        known = self._draws.count
+        result = self._draws.perform(func, call, *args, **kwargs)
+        self._rounds_updates |= self.is_updating and self._draws.count > known
+        return result
 
     def _sent(self, func: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operator, with noise on terms that are sent in fewer bits."""
@@ -241,6 +249,10 @@ class Regrouping(TorchDispatchMode):
     def quantising(self) -> tuple[str, ...]:
         """Modules in whose calls codes were made."""
         return tuple(self._quantising)
+
+    def rounds_updates(self) -> bool:
+        """Whether an optimizer rounds by chance."""
+        return self._rounds_updates
 
     def undone(self) -> tuple[Undone, ...]:
         """It adds noise, and takes nothing away."""

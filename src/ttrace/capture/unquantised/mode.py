@@ -80,6 +80,10 @@ class HighPrecision(TorchDispatchMode):
         """A compiled model stays compiled under this mode."""
         return True
 
+    def rounds_updates(self) -> bool:
+        """It does not look for that."""
+        return False
+
     def quantising(self) -> tuple[str, ...]:
         """It looks for what it can undo, which is told by module."""
         return ()

@@ -67,7 +67,7 @@ def values(shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
 def test_rounding_passes_and_every_statistic_was_judged() -> None:
     result = verdict(values(), noisy(1), noisy(2))
     assert result.verdict is Verdict.PASS
-    special = {Statistic.CHOICES, Statistic.GRAIN}
+    special = {Statistic.CHOICES, Statistic.GRAIN, Statistic.COINCIDENCE}
     assert {j.reading.statistic for j in result.judgements} == set(Statistic) - special
     assert result.ratio == max(j.ratio for j in result.judgements) < 1
 
