@@ -9,10 +9,10 @@ workers that share a check, the file with its part. Nothing is judged here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.comparison import Compared, RunComparison
@@ -101,8 +101,12 @@ class Measuring:
             for source, comparison in self.comparisons():
                 yield source, comparison.compared(self._parts.measured(comparison))
             return
-        for group in self.groups():
-            results = self.run_all([Task(one.what, one.jobs) for _, one in group])
+        groups = self.groups()
+        following = _Following(lambda: next(groups, None))
+        following.prepare()
+        while (group := following.take()) is not None:
+            tasks = [Task(one.what, one.jobs) for _, one in group]
+            results = self.run_all(tasks, meanwhile=following.prepare)
             for (source, comparison), found in zip(group, results, strict=True):
                 yield source, comparison.compared(found[: len(comparison.measure)])
 
@@ -110,13 +114,20 @@ class Measuring:
         """What comes of jobs, in their order."""
         return self.run_all([Task(what, jobs)])[0]
 
-    def run_all(self, tasks: Sequence[Task]) -> list[list[Any]]:
-        """What comes of the jobs of each, in their order; people are told how far they are."""
+    def run_all(
+        self, tasks: Sequence[Task], meanwhile: Callable[[], None] = lambda: None
+    ) -> list[list[Any]]:
+        """What comes of the jobs of each, in their order; people are told how far they are.
+
+        `meanwhile` is called once workers are busy.
+        """
         jobs = [job for task in tasks for job in task.jobs]
         owners = [owner for owner, task in enumerate(tasks) for _ in task.jobs]
         results: dict[int, Any] = {}
         telling = TaskTelling(tasks, self._report)
         for number, result in self._engine.map(jobs, self._here) if jobs else ():
+            if not results:
+                meanwhile()
             results[number] = result
             telling.one_more(owners[number])
         missing = [job.name for number, job in enumerate(jobs) if number not in results]
@@ -128,6 +139,31 @@ class Measuring:
             )
         following = (results[number] for number in range(len(jobs)))
         return [list(itertools.islice(following, len(task.jobs))) for task in tasks]
+
+
+class _Following(Generic[_T]):
+    """What comes next, prepared while workers are at what comes before it.
+
+    What fails is raised when it is taken: whatever fails before that counts first.
+    """
+
+    def __init__(self, make: Callable[[], _T]) -> None:
+        self._make = make
+        self._prepared: list[_T | Exception] = []
+
+    def prepare(self) -> None:
+        try:
+            self._prepared.append(self._make())
+        except Exception as error:  # noqa: BLE001  (it is raised when its turn comes)
+            self._prepared.append(error)
+
+    def take(self) -> _T:
+        if not self._prepared:  # nobody was busy
+            self.prepare()
+        found = self._prepared.pop()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 @contextmanager

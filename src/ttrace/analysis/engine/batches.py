@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ttrace.analysis.engine.base import Job, Workplace
 from ttrace.errors import TTraceError
 
-_BATCHES = 16  # chosen, of each worker: at the end it waits for a sixteenth of its work at most
+_BATCHES = 64  # chosen, of each worker: at the end it waits for a 64th of its work at most
 _LEAST = 64 << 20  # chosen: takes about 20 ms, a message less than one
 _PORTABLE = ("builtins",)  # whose exceptions survive the way; of others their text does
 JobBatch = list[tuple[int, Job[Any]]]  # with their numbers

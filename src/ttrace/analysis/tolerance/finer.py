@@ -5,6 +5,12 @@
 A gain or a mean shift is a signed sum, of which one draw can be near zero. For n independent errors
 of norm d it would be about d / sqrt(n); errors that went through the same network are correlated,
 so it is larger by a factor that tensors of one kind share (pooled over them).
+
+One perturbed run cannot tell what all runs have in common from what is up to chance; several can.
+Values that both runs round by chance are such a case: a gain between two noisy tensors is below 1,
+by about the noise of the reference, in every run. What is common counts once and not as spread:
+
+    limit = BIAS**2 * |mean of the draws| + factor * max(their deviation, floor)
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from ttrace.analysis.tolerance.yardstick import Drawn, Key, Yardstick
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.judgement import Limit
 from ttrace.core.readings import Statistic
+from ttrace.core.statistics import Statistics
 from ttrace.trace.dtypes import eps_of
 
 Family = tuple[int, Kind, str]
@@ -36,6 +43,36 @@ class Correlation:
         return self.gain if statistic is Statistic.GAIN else self.shift
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedDraws:
+    """A signed sum over all perturbed runs: what they have in common, and each without that.
+
+    Of one run, or of a reference that is not deterministic, nothing is known to be in common.
+    """
+
+    common: float
+    by_chance: tuple[float, ...]
+
+    @classmethod
+    def of(cls, yardstick: Yardstick, statistic: Statistic) -> SignedDraws:
+        values = [_signed(run, statistic) for run in yardstick.noise]
+        count = len(values)
+        if count < 2 or yardstick.repeated:
+            return cls(common=0.0, by_chance=tuple(values))
+        mean, unbiased = sum(values) / count, math.sqrt(count / (count - 1))
+        return cls(common=abs(mean), by_chance=tuple((v - mean) * unbiased for v in values))
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(sum(each**2 for each in self.by_chance) / len(self.by_chance))
+
+
+def _signed(run: Statistics, statistic: Statistic) -> float:
+    if statistic is Statistic.GAIN:
+        return math.copysign(run.along_reference, run.gain - 1)
+    return math.copysign(run.along_ones, run.error_sum)
+
+
 def family(id_: TensorId) -> Family:
     """Tensors that are alike: of one step and kind, and for states and buffers of one name."""
     state = id_.slot.rpartition(".")[2] if id_.kind in (Kind.OPTIMIZER, Kind.BUFFER) else ""
@@ -46,10 +83,11 @@ def correlations(yardsticks: Mapping[TensorId, Yardstick]) -> dict[Family, Corre
     """The root mean square over each family; 1 where errors are independent."""
     squares: dict[Family, list[tuple[float, float]]] = {}
     for id_, yardstick in yardsticks.items():
-        for run in yardstick.noise:
+        gain, shift = (SignedDraws.of(yardstick, statistic) for statistic in _SIGNED)
+        for run, *sums in zip(yardstick.noise, gain.by_chance, shift.by_chance, strict=True):
             if yardstick.volume >= TINY and run.error_norm > 0:
                 unit = run.error_norm / math.sqrt(yardstick.volume)
-                pair = (run.along_reference / unit) ** 2, (run.along_ones / unit) ** 2
+                pair = (sums[0] / unit) ** 2, (sums[1] / unit) ** 2
                 squares.setdefault(family(id_), []).append(pair)
     return {
         key: Correlation(
@@ -80,12 +118,15 @@ def finer_limits(
     for (statistic, dims), unit in readings.items():
         if statistic in _NOT_FINER or (yardstick.cells and dims and yardstick.parts(dims) == 1):
             continue  # a single part is the whole
-        mean = max(unit.mean, jump)
+        mean, common = max(unit.mean, jump), 0.0
         if statistic in _SIGNED:
             independent = noise / math.sqrt(yardstick.volume)
-            mean = max(unit.largest, jump, independent * correlation.of(statistic))
+            draws = SignedDraws.of(yardstick, statistic)
+            again = unit.largest if yardstick.repeated else 0.0
+            mean = max(jump, draws.deviation, independent * correlation.of(statistic), again)
+            common = BIAS**2 * draws.common
         allowed = max(
-            factors.of(statistic, unit.draws) * mean,
+            common + factors.of(statistic, unit.draws) * mean,
             BIAS * unit.largest,
             last_place(yardstick, statistic, dims),
         )

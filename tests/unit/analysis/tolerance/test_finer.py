@@ -47,6 +47,26 @@ class TestFiner:
         assert found[Statistic.GAIN] == pytest.approx(FACTORS[Statistic.GAIN] * 0.05)
         assert found[Statistic.SHIFT] == pytest.approx(FACTORS[Statistic.SHIFT] * 0.05)
 
+    def gained(self, *gains: float) -> tuple[Statistics, ...]:
+        """Runs of a reference of norm 10, whose square is 100."""
+        return tuple(replace(self.run(), dot=100.0 * gain) for gain in gains)
+
+    def test_what_all_runs_have_in_common_counts_once_and_not_as_spread(self) -> None:
+        """A gain of 0.99 in all of them: a candidate may have that four times, and the spread."""
+        found = self.limits(*self.gained(0.988, 0.99, 0.992))
+        factor = FACTORS[Statistic.GAIN]
+        assert found[Statistic.GAIN] == pytest.approx(4 * 0.1 + factor * 0.05, rel=1e-3)
+        assert found[Statistic.GAIN] < self.limits(*self.gained(0.99))[Statistic.GAIN]
+
+    def test_runs_that_differ_by_chance_have_their_deviation_as_unit(self) -> None:
+        found = self.limits(*self.gained(0.992, 1.008, 0.992, 1.008))
+        unit = 0.08 * math.sqrt(4 / 3)
+        assert found[Statistic.GAIN] == pytest.approx(FACTORS[Statistic.GAIN] * unit, rel=1e-3)
+
+    def test_a_reference_that_is_not_deterministic_is_its_own_noise(self) -> None:
+        found = self.limits(*self.gained(0.995, 0.995), repeated=self.gained(0.99))
+        assert found[Statistic.GAIN] == pytest.approx(FACTORS[Statistic.GAIN] * 0.1, rel=1e-3)
+
     def test_a_gain_is_shared_by_tensors_of_one_kind(self) -> None:
         """One tensor shows 0.1, which is 2 units; the other none: together sqrt(2)."""
         shown = replace(self.run(), dot=100.0 + 0.1 * 10.0)
