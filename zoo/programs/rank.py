@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import types
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ import torch.distributed.nn.functional
 from torch._C import _distributed_c10d as _C
 
 from zoo.programs.program import Run
+
+_PORTS = range(10_000, 30_000)  # below those that Linux hands out
 
 
 def run_script(run: Run) -> None:
@@ -49,6 +52,12 @@ def execute(run: Run) -> dict[str, Any]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that the system gives to nobody else by itself until the script listens on it.
+
+    Those that it chooses freely it may give to another run before, which would then be joined.
+    """
+    while True:
+        port = _PORTS.start + int.from_bytes(os.urandom(4), "big") % len(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

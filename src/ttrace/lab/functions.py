@@ -31,6 +31,8 @@ from ttrace.lab.supervisor import adopt_orphans, descendants, end, running
 from ttrace.lab.tasks import perform_rank, perform_simulated
 
 TASK_SECONDS = 300.0  # chosen: a step of a small model takes seconds; a shared machine is slower
+# Chosen: who waits for a rank that failed hears of it from gloo after a minute, or never.
+_AFTER_FAILURE_SECONDS = 90.0
 # Chosen: groups that somebody still refers to keep threads that spin; a fresh process has none.
 _MOST_THREADS = 40
 _LOOK_SECONDS = 0.25  # chosen: how long a worker may outlive the process that made it
@@ -88,9 +90,16 @@ class WorkerPool:
             for rank, (_, pipe) in enumerate(self._workers[:world_size]):
                 task = (file, name, args, rank, world_size, store, environment or {})
                 pipe.send((perform_rank, task))
-            answers = [self._answer(rank, name, timeout_seconds) for rank in range(world_size)]
-        failures = [f"rank {r}:\n{error}" for r, (ok, error) in enumerate(answers) if not ok]
-        if failures:
+            answers: list[tuple[bool, Any]] = []
+            try:
+                for rank in range(world_size):
+                    has_failed = not all(is_value for is_value, _ in answers)
+                    patience = min(timeout_seconds, _AFTER_FAILURE_SECONDS)
+                    limit = patience if has_failed else timeout_seconds
+                    answers.append(self._answer(rank, name, limit))
+            except TimeoutError as error:
+                raise TimeoutError("\n".join([str(error), *_failures(answers)])) from None
+        if failures := _failures(answers):
             raise AssertionError("\n".join(failures))
         return [value for _, value in answers]
 
@@ -158,6 +167,10 @@ class WorkerPool:
     def _abandon(self) -> None:
         if os.getpid() == self._owner:  # not in a process that was forked from it
             _dismiss(self._workers, politely=False)
+
+
+def _failures(answers: Sequence[tuple[bool, Any]]) -> list[str]:
+    return [f"rank {r}:\n{error}" for r, (is_value, error) in enumerate(answers) if not is_value]
 
 
 def _dismiss(workers: Sequence[Worker], *, politely: bool) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from tests.support.processes import is_running, starts_survivors, survivors, wait_until
 from ttrace.lab import functions
@@ -53,6 +54,24 @@ def test_a_worker_that_gives_no_answer_is_ended_with_them(pids: Path, tmp_path: 
     assert survivors(pids) == {}
     assert not is_running(int((tmp_path / "worker").read_text()))
     assert pool.run(1, os_pid) != [os.getpid()]
+    pool.close()
+
+
+def fails_on_rank_0() -> None:
+    if dist.get_rank() == 0:
+        raise ValueError("the port is taken")
+    time.sleep(60)
+
+
+def test_what_a_rank_failed_of_is_told_beside_who_gave_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who waits for a rank that failed is not waited for as long as that rank would have been."""
+    monkeypatch.setattr(functions, "_AFTER_FAILURE_SECONDS", 2.0)
+    pool, begun = WorkerPool(2), time.monotonic()
+    with pytest.raises(TimeoutError, match=r"(?s)rank 1 .* gave no answer.*rank 0:.*port is taken"):
+        pool.run(2, fails_on_rank_0)
+    assert time.monotonic() - begun < 30
     pool.close()
 
 
