@@ -4,7 +4,9 @@
 
 Correct layouts draw other numbers for the same value, since ranks hold parts. What they have in
 common is the distribution. So a perturbed run takes the numbers that were drawn in another order,
-where they come to a rounding, and only there: what is drawn for something else stays.
+where they come to a rounding, and only there: what is drawn for something else stays, since a batch
+or a mask that is drawn in a step is no rounding. Added numbers round by no more than one unit; and
+what a drawn number is compared with is what rounding left over.
 
 Enters: the operators of a run, one by one. Leaves: what those give that round by chance. It must
 not know who rounds.
@@ -39,7 +41,11 @@ _ADDS = frozenset({_aten.add, _aten.add_, _aten.sub, _aten.sub_})
 _KEEPS = _ADDS | {_aten.mul, _aten.div, _aten.bitwise_and, _aten._to_copy}  # noqa: SLF001
 _COMPARES = frozenset({_aten.lt, _aten.le, _aten.gt, _aten.ge})
 _ROUNDS = frozenset({_aten.floor, _aten.trunc, _aten.round, _aten.bitwise_and})
-FOLLOWED = _DRAWS | _KEEPS | _COMPARES | _ROUNDS
+# What they give of values that nobody drew: a fraction, or a distance that becomes one.
+_LEAVES_OVER = frozenset({_aten.sub, _aten.sub_, _aten.frac, _aten.remainder, _aten.bitwise_and})
+_SCALES = frozenset({_aten.mul, _aten.div, _aten.abs, _aten.clamp, _aten._to_copy})  # noqa: SLF001
+FOLLOWED = _DRAWS | _KEEPS | _COMPARES | _ROUNDS | _LEAVES_OVER | _SCALES
+_ONE_UNIT = 1.0 + 1e-6  # numbers from 0 to 1, moved by a constant
 
 
 class Draws:
@@ -49,6 +55,7 @@ class Draws:
         self._noise = noise
         self._drawn: Any = WeakTensorKeyDictionary()  # by itself
         self._within: Any = WeakTensorKeyDictionary()  # in a sum: what was drawn of it
+        self._left_over: Any = WeakTensorKeyDictionary()  # fractions of what is rounded
         self.count = 0  # of roundings by chance
 
     def perform(self, func: Any, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -59,19 +66,30 @@ class Draws:
             self._drawn[result] = True
             return result
         if not self._drawn:  # nobody holds any: nearly always
-            return call(*args, **kwargs)
+            return self._leaving_over(packet, call(*args, **kwargs), args)
         tensors = [each for each in args if isinstance(each, Tensor)]
         drawn = [each for each in tensors if each in self._drawn]
-        if packet in _COMPARES and drawn and len(tensors) > 1:
+        if packet in _COMPARES and drawn and any(each in self._left_over for each in tensors):
             return call(*(self._again(each) if self._is(each) else each for each in args), **kwargs)
         if packet in _ROUNDS and tensors and tensors[0] in self._within:
             part = self._within[tensors[0]]
-            return call(tensors[0] + (self._again(part) - part), *args[1:], **kwargs)
+            if _is_of_one_unit(part, *args[1:]):
+                return call(tensors[0] + (self._again(part) - part), *args[1:], **kwargs)
         result = call(*args, **kwargs)
         if drawn and packet in _KEEPS and len(tensors) == 1:
             self._drawn[result] = True
         elif len(drawn) == 1 and packet in _ADDS and result.shape == drawn[0].shape:
             self._within[result] = drawn[0] if packet in (_aten.add, _aten.add_) else -drawn[0]
+        elif not drawn:
+            self._leaving_over(packet, result, args)
+        return result
+
+    def _leaving_over(self, packet: Any, result: Any, args: tuple[Any, ...]) -> Any:
+        """The result, which is followed where it may be what is left over of a rounding."""
+        is_of_two = packet not in _SCALES and packet in _LEAVES_OVER
+        is_scaled = packet in _SCALES and args[0] in self._left_over
+        if isinstance(result, Tensor) and (is_of_two or is_scaled):
+            self._left_over[result] = True
         return result
 
     def holds(self, total: Tensor) -> bool:
@@ -84,3 +102,13 @@ class Draws:
     def _again(self, drawn: Tensor) -> Tensor:
         self.count += 1
         return self._noise.reordered(drawn, f"drawn {self.count}")
+
+
+def _is_of_one_unit(drawn: Tensor, mask: Any = None) -> bool:
+    """Whether adding it moves a value by one unit of what it is rounded to, and no further."""
+    if drawn.numel() == 0:
+        return False
+    least, most = drawn.min().item(), drawn.max().item()
+    if mask is None or isinstance(mask, Tensor):
+        return most - least <= _ONE_UNIT or isinstance(mask, Tensor)
+    return least >= 0 and most <= ~int(mask)

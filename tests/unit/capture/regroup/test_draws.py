@@ -39,7 +39,15 @@ def by_fraction_of_bits(x: Tensor) -> Tensor:
     return torch.where(drawn < (bits & 0xFFFF), kept + 0x10000, kept).view(torch.float32)
 
 
-WAYS = [by_floor, by_shifted_round, by_fraction, by_bits, by_fraction_of_bits]
+def by_place_between(x: Tensor) -> Tensor:
+    """On a grid that is not one of whole numbers."""
+    grid = torch.arange(-20.0, 20.0, 0.5)
+    place = torch.bucketize(x, grid, right=True).clamp(1, len(grid) - 1)
+    down, up = grid[place - 1], grid[place]
+    return torch.where(torch.rand_like(x) < (x - down) / (up - down), up, down)
+
+
+WAYS = [by_floor, by_shifted_round, by_fraction, by_bits, by_fraction_of_bits, by_place_between]
 
 
 def run(work: Callable[[Tensor], Tensor], noise_seed: int | None) -> Tensor:
@@ -90,6 +98,21 @@ class TestStochasticRounding:
         lambda x: x + torch.rand_like(x),
         lambda x: torch.randint(9, x.shape).float(),
         lambda x: torch.nn.functional.dropout(x, 0.1),
+        lambda x: (torch.arange(64) < torch.randint(30, (64, 1))).float(),
+        lambda x: torch.where(torch.rand_like(x) < torch.full_like(x, 0.15), 0.0, x),
+        lambda x: torch.floor(x + 30 * torch.rand_like(x)),
+        lambda x: ((10 * x).int() + torch.randint(50, x.shape, dtype=torch.int32)) & 0xFF,
+    ],
+    ids=[
+        "noise",
+        "chance",
+        "sum",
+        "tokens",
+        "dropout",
+        "prompts of some length",
+        "mask by probabilities",
+        "start of some crop",
+        "hash",
     ],
 )
 def test_what_is_drawn_for_something_else_stays(work: Callable[[Tensor], Tensor]) -> None:
