@@ -22,7 +22,7 @@ from benchmarks.check import write_traces
 
 TENSORS = 20
 TENSOR_BYTES = 64_000_000  # chosen: four gigabytes on disk, of three traces
-PERTURBED = 96  # chosen: what workers take to start counts little beside a check of half a minute
+PERTURBED = 192  # chosen: what workers take to start counts little beside a check of half a minute
 _ROW_BYTES = 2 * 8192  # as benchmarks/check.py writes them
 
 

@@ -47,9 +47,10 @@ class PairReader:
     ) -> Iterator[BlockPair]:
         """These boxes, or all of them in row-major order."""
         absent = (*reference.absent, *candidate.absent)
+        mine, theirs = tuple(reference.pieces), tuple(candidate.pieces)  # made once, read often
         for start, stop in blocks(reference.shape) if boxes is None else boxes:
-            expected = self._reference.read(reference.pieces, reference.shape, start, stop)
-            found = self._candidate.read(candidate.pieces, candidate.shape, start, stop)
+            expected = self._reference.read(mine, reference.shape, start, stop)
+            found = self._candidate.read(theirs, candidate.shape, start, stop)
             for layout in absent:  # padding that only one of the runs has is not compared
                 for _, inside in layout.pieces(start, stop):
                     expected[inside] = 0
@@ -66,12 +67,12 @@ class PairReader:
         self, reference: LogicalTensor, piece: Piece
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """What one piece of the candidate holds, after the same part of the reference."""
-        shape = reference.shape
+        shape, mine = reference.shape, tuple(reference.pieces)
         for start, stop in blocks(shape):
             expected: torch.Tensor | None = None
             for window, values in self._piece.read_piece(piece, shape, start, stop):
                 if expected is None:
-                    expected = self._reference.read(reference.pieces, shape, start, stop)
+                    expected = self._reference.read(mine, shape, start, stop)
                 yield expected[window], values
 
     def finish(self, reference: LogicalTensor, candidate: LogicalTensor) -> None:
