@@ -186,13 +186,29 @@ RIGHT |= {
     "policy-reduces-in-bf16": (UNSAID, UNSAID),
     "fp32-reduced-in-bf16": (REDUCING, REDUCING),
     "fp32-compressed": (COMPRESSED, COMPRESSED),
+    "state-of-local-tensors": (
+        replace(FP32, optimizer="local", steps=2),
+        replace(FP32, optimizer="local", layout="fsdp2", steps=2),
+    ),
+    "state-of-local-tensors-tp": (
+        replace(FP32, optimizer="local"),
+        replace(FP32, optimizer="local", layout="tp"),
+    ),
     "reference-in-autocast": (AUTO, replace(FP32, layout="ddp")),
 }
 
 
 @pytest.mark.parametrize(
     "pair",
-    cases(RIGHT, {"autocast-one-term-for-four", "autocast-tp-sp", "fp32-reduced-in-bf16"}),
+    cases(
+        RIGHT,
+        {
+            "autocast-one-term-for-four",
+            "autocast-tp-sp",
+            "fp32-reduced-in-bf16",
+            "state-of-local-tensors",
+        },
+    ),
 )
 def test_a_correct_run_is_not_accused(pair: tuple[Training, Training], compare: Compare) -> None:
     result = compare(*pair, isolate=False)

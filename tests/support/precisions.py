@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -261,8 +261,28 @@ def _plan(*, sequence: bool) -> dict[str, Any]:
     }
 
 
+class OfLocalTensors(torch.optim.Optimizer):
+    """Momentum that knows no DTensors: its state is of this rank's part, and says so nowhere."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            value, gradient = _local(parameter), _local(parameter.grad)
+            state = self.state[parameter]
+            momentum = state.setdefault("momentum", torch.zeros_like(value))
+            value -= 0.1 * momentum.mul_(0.9).add_(gradient)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 _OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "local": OfLocalTensors,
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
 }

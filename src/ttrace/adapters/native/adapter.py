@@ -95,7 +95,7 @@ class NativeAdapter(Adapter):
     def parts(self, kind: Kind, parameter: Parameter) -> Iterator[ParameterPart]:
         parts = super().parts(kind, parameter)
         held = self._held.get((parameter.module, parameter.name))
-        return parts if held is None else _cut(held, parts)
+        return _beside(parameter.tensor, parts) if held is None else _cut(held, parts)
 
     def has_gradients(self) -> bool:
         return super().has_gradients() or holds_unsharded_gradients(self.roots)
@@ -143,6 +143,16 @@ class NativeAdapter(Adapter):
 
     def watch_backward(self, around: AroundBackward) -> AbstractContextManager[None]:
         return self._pipeline.watch_backward(around)
+
+
+def _beside(parameter: torch.Tensor, parts: Iterable[ParameterPart]) -> Iterator[ParameterPart]:
+    """Parts that are plain tensors beside a parameter that is none lie where its own part does.
+
+    So does the state of an optimizer that works on local tensors.
+    """
+    for part in parts:
+        layout = dtensor.layout_beside(parameter, part.tensor) if part.layout is None else None
+        yield part if layout is None else replace(part, layout=layout)
 
 
 def _cut(held: HeldParameter, parts: Iterable[ParameterPart]) -> Iterator[ParameterPart]:

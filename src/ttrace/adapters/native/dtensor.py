@@ -47,6 +47,14 @@ def to_local(tensor: torch.Tensor) -> tuple[torch.Tensor, Layout | None]:
     return tensor, layout if layout and layout.local_shape == tensor.shape else None
 
 
+def layout_beside(like: torch.Tensor, plain: torch.Tensor) -> Layout | None:
+    """Of a plain tensor of the shape that this rank holds of a DTensor, which has others too."""
+    if not isinstance(like, DTensor) or isinstance(plain, DTensor) or hasattr(plain, _TAG):
+        return None
+    is_part = plain.shape == like._local_tensor.shape != like.shape  # noqa: SLF001
+    return layout_of(like, like.placements) if is_part else None
+
+
 def quantised(tensor: torch.Tensor) -> Quantised | None:
     """What the local tensor is kept as; a mean that is still to be taken is not."""
     if not isinstance(tensor, DTensor):
