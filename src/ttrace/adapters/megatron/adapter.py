@@ -34,6 +34,7 @@ from ttrace.adapters.leaves import leaves
 from ttrace.adapters.megatron.activations import Activations
 from ttrace.adapters.megatron.expert_rows import ExpertRows
 from ttrace.adapters.megatron.experts import Dispatches
+from ttrace.adapters.megatron.kernels import unseen_in_kernels
 from ttrace.adapters.megatron.layouts import heads_of_norms, sections_of
 from ttrace.adapters.megatron.losses import watch_losses
 from ttrace.adapters.megatron.optimizer import (
@@ -68,7 +69,7 @@ class MegatronAdapter(Adapter):
         self._optimizers: Optimizers | None = None
         self._late = False  # whether an optimizer step left parameters to be gathered later
         self._table = ParameterTable(self.roots, self._ranks, sections, experts)
-        self.notes += self._table.problems
+        self.notes += [*self._table.problems, *unseen_in_kernels(self._config)]
         self._dispatches = Dispatches(self._ranks.tp, self._ranks.cp)
         self._activations = Activations(
             ranks=self._ranks,
