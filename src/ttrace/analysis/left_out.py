@@ -18,6 +18,7 @@ from ttrace.analysis.sources import Source
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
+from ttrace.core.rows import RecordRows
 
 _GRADIENTS = frozenset({Kind.GRAD, Kind.ACCUMULATED_GRAD, Kind.REDUCED_GRAD, Kind.MAIN_GRAD})
 
@@ -62,8 +63,11 @@ def _steps(source: Source) -> dict[int, _Step]:
 
 def _ranks(source: Source, is_wanted: Callable[[TensorId], bool]) -> frozenset[int]:
     """Those that recorded any of these ids."""
-    wanted = [rows for id_, rows in source.trace.by_id().items() if is_wanted(id_)]
-    ranks = [rows.table.columns.rank[rows.numbers] for rows in wanted]
+    return _ranks_of(rows for id_, rows in source.trace.by_id().items() if is_wanted(id_))
+
+
+def _ranks_of(found: Iterable[RecordRows]) -> frozenset[int]:
+    ranks = [rows.table.columns.rank[rows.numbers] for rows in found]
     return frozenset(np.unique(np.concatenate(ranks)).tolist()) if ranks else frozenset()
 
 
@@ -85,11 +89,12 @@ def _by_some(
     is_left_out: bool,
 ) -> Iterator[tuple[TensorId, TensorResult]]:
     """New parameters of which a rank that made no step holds a part or a replica."""
+    held = candidate.trace.by_id()
     ranks = tuple(sorted(step.updated if is_left_out else step.idle))
     specifics = Specifics(ranks=tuple(sorted(step.updated)), other_ranks=tuple(sorted(step.idle)))
     for result in _new_parameters(results, number):
-        before = replace(result.id, kind=Kind.PARAM)
-        if _ranks(candidate, before.__eq__) & step.idle:
+        before = held.get(replace(result.id, kind=Kind.PARAM))
+        if before is not None and _ranks_of([before]) & step.idle:
             yield (
                 result.id,
                 replace(
