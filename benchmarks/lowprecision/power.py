@@ -157,9 +157,13 @@ def power_table(found: Mapping[str, Found]) -> str:
     lines = [f"| recipe | precision | {' | '.join(heads)} |", "|---" * (2 + len(heads)) + "|"]
     for key, kinds in found.items():
         case = Case.from_key(key)
-        cells = [f"{kinds[kind][name]:.2g}" for kind in KINDS for name in _COLUMNS]
+        cells = [_cell(kinds[kind][name]) for kind in KINDS for name in _COLUMNS]
         lines.append(f"| {case.recipe} | {case.dtype} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(size: float) -> str:
+    return "-" if math.isnan(size) else f"{size:.2g}"
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ norm. A limit that raises alarms on a correct run of this precision was first mu
 smallest number that silences all of them. *Norm only* is TTrace's perturbed reference without finer
 statistics. The model is small: an operand has 4,096 to 16,384 elements, of which a
 [perturbed run](../decisions/0036-noise-where-codes-are-made.md) gives about 16 another code, and
-what that does falls with the square root of their number.
+what that does falls with the square root of their number. Errors are planted into tensors that
+differ from the reference: where a dash stands, all are equal to it.
 
 <!-- power -->
 """
