@@ -117,3 +117,15 @@ class TestStochasticRounding:
 )
 def test_what_is_drawn_for_something_else_stays(work: Callable[[Tensor], Tensor]) -> None:
     assert run(work, 1).equal(run(work, None))
+
+
+@pytest.mark.parametrize("is_updating", [True, False])
+@pytest.mark.parametrize(("work", "rounds"), [(by_bits, True), (torch.rand_like, False)])
+def test_an_optimizer_that_rounds_by_chance_is_told(
+    work: Callable[[Tensor], Tensor], *, rounds: bool, is_updating: bool
+) -> None:
+    mode = Regrouping(Noise(1, Adapter(nn.Identity())), [X.shape])
+    mode.is_updating = is_updating
+    with mode:
+        work(X.clone())
+    assert mode.rounds_updates() == (rounds and is_updating)
