@@ -61,6 +61,7 @@ def _campaign(options: argparse.Namespace, folder: Path) -> dict[str, Tally]:
     tallies = {name: Tally() for name in options.programs or PROGRAMS}
     _warm(folder)
     for name, tally in tallies.items():
+        _forget()
         _KNOWN[name] = known = expected(PROGRAMS[name], folder / name)
         tally.violations += known.violations()
         tally.functions = len(known.counted.calls)
@@ -81,13 +82,18 @@ def _warm(folder: Path) -> None:
     metadata.entry_points = found
     with mock.patch.dict(os.environ, Settings(folder=folder / "warm").to_environment()):
         PROGRAMS["plain"].train()
+
+
+def _forget() -> None:
+    """What functions keep of earlier runs: with it they would be attacked in no run."""
     ours = [module for name, module in sys.modules.items() if name.startswith("ttrace.")]
     for function in (value for module in ours for value in vars(module).values()):
-        if hasattr(function, "cache_clear"):  # or what it keeps would be attacked in no run
+        if hasattr(function, "cache_clear"):
             function.cache_clear()
 
 
 def _attack(case: Case) -> tuple[Case, bool, list[Violation]]:
+    _forget()
     has_fired, found = attack(case.fault, _KNOWN[case.program])
     return case, has_fired, found
 

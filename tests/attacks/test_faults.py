@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,20 +17,15 @@ from ttrace.capture import guard
 from ttrace.capture.guard import Guard, Handles, Hook
 
 ROOT = Path(__file__).parents[2]
-_SAMPLE = 40  # chosen: seconds
-_UNREACHED = 2  # chosen: how often a thread looks for work, and is met there, is up to the machine
+_SAMPLE = "40"  # chosen: seconds
 
 
 def test_no_fault_of_a_sample_reaches_the_run() -> None:
     programs = ["plain", "handed", "raising", "raising_handed", "outside"]
-    sample = ["--cases", str(_SAMPLE), "--jobs", "2"]
-    command = [sys.executable, "-m", "attacks.faults", *programs, *sample]
+    command = [sys.executable, "-m", "attacks.faults", *programs, "--cases", _SAMPLE, "--jobs", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = re.search(r"(\d+) faults raised in \d+ s, (\d+) not come to", done.stdout)
-    assert told is not None, done.stdout
-    raised, unreached = map(int, told.groups())
-    assert (raised + unreached, unreached <= _UNREACHED) == (_SAMPLE, True), done.stdout
+    assert f"{_SAMPLE} faults raised" in done.stdout
 
 
 @pytest.fixture(scope="module")
