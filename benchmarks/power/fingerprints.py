@@ -26,7 +26,7 @@ from benchmarks.power.sweep import TRIALS, Spoilt, recorded, smallest
 from benchmarks.power.table import replaced
 from ttrace.analysis.check import check
 from ttrace.analysis.compare import Measured
-from ttrace.analysis.compare.sketched import SketchPair
+from ttrace.analysis.compare.sketch_pair import SketchPair
 from ttrace.core.record import Location, PayloadRef
 from ttrace.core.results import CheckResult
 from ttrace.measure.cells import Cells

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.lowprecision.grid import cases
 from tests.support.tracing import explain
+from ttrace.core.blame import Diagnosis, Mistake
+from ttrace.lab.experiment import Experiment
+from ttrace.lab.functions import WorkerPool
+from ttrace.lab.local import LocalExecutor
 from ttrace.lab.run import Function
 from zoo.bug import Bug, Family
 from zoo.lowprecision.case import Case
@@ -59,5 +65,27 @@ def test_a_correct_layout_is_silent(case: Case, trials: Trials) -> None:
 def test_a_bug_is_named_and_its_twin_is_silent(bug: Bug, trials: Trials) -> None:
     trial = trials.bug(bug)
     assert bug.is_named_by(trial.named), explain(trial.told)
+    assert trial.result.exit_code == 1
     assert trial.is_seen_by_norm is not bug.is_hidden, explain(trial.plain)
     assert trials.twin(bug).is_silent
+
+
+@pytest.mark.parametrize("is_bug", [True, False])
+def test_what_a_pass_hides_is_looked_into(is_bug: bool, pool: WorkerPool, tmp_path: Path) -> None:
+    """By `ttrace diff` as people call it, without a word of isolation."""
+    (bug,) = (bug for bug in LOW_PRECISION if bug.name == "left-out-of-recipe")
+    found = Experiment(
+        reference=bug.reference,
+        candidate=bug.candidate if is_bug else bug.twin,
+        folder=tmp_path,
+        steps=bug.steps,
+        execute=LocalExecutor(pool),
+    ).diff()
+    assert found.failures == ()
+    assert found.exit_code == int(is_bug), explain(found)
+    if is_bug:
+        (culprit,) = found.culprits
+        assert (culprit.blame,) == bug.expected
+        assert culprit.diagnosis == Diagnosis(
+            mistake=Mistake.NOT_QUANTISED, reference_dtype="float8_e4m3fn"
+        )

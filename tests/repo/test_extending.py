@@ -35,8 +35,11 @@ POINTS = tomllib.loads(files_of(PAGE)["pyproject.toml"])["project"]["entry-point
 
 
 @pytest.fixture(autouse=True, scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What pip would leave of the page's package in site-packages."""
+def installed(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What pip would leave of the page's package in site-packages.
+
+    The pool, which other tests use as well, was there before.
+    """
     site = tmp_path_factory.mktemp("site")
     write_files(PAGE, site)
     metadata = site / "ttrace_acme-1.0.dist-info"

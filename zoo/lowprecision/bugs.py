@@ -26,6 +26,7 @@ _HIDDEN = frozenset(
         "bf16-reduction",
         "same-seed-on-all-ranks",
         "truncated-gradient",
+        "left-out-of-recipe",
         "rows-for-columns",
     }
 )
@@ -170,6 +171,13 @@ BUGS: tuple[Bug, ...] = (
         _MADE_UP,
         Phase.FORWARD,
         Case(recipe="nvfp4", layout="tp2"),
+    ),
+    _bug(
+        "left-out-of-recipe",
+        "the candidate's recipe leaves one layer out",
+        _MADE_UP,
+        Phase.FORWARD,
+        Case(recipe="rowwise", layout="tp2-sp"),
     ),
     _bug(
         "scales-of-the-next-block",

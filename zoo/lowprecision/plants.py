@@ -228,6 +228,11 @@ def global_scale_forgotten(model: nn.Module, name: str) -> None:
     )
 
 
+def left_out_of_recipe(model: nn.Module, name: str) -> None:
+    """The layer stays in high precision."""
+    linear(model, name).schemes = {}
+
+
 def scales_of_the_next_block(model: nn.Module, name: str) -> None:
     _changed(
         model,
@@ -287,6 +292,7 @@ PLANTS: dict[str, tuple[Plant, str]] = {
     "bf16-reduction": (bf16_reduction, ""),
     "truncated-gradient": (truncated_gradient, "layers.1.feed_forward.w3"),
     "global-scale-forgotten": (global_scale_forgotten, "layers.0.attention.wo"),
+    "left-out-of-recipe": (left_out_of_recipe, "layers.1.attention.wo"),
     "scales-of-the-next-block": (scales_of_the_next_block, "layers.0.feed_forward.w2"),
     "rows-for-columns": (rows_for_columns, "layers.0.attention.wk"),
 }

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ttrace.analysis.accept import AcceptList, acceptances, accepted, uses
+from ttrace.analysis.beyond_values import beyond_values
 from ttrace.analysis.compare import (
     Allowed,
     Measured,
@@ -33,6 +34,7 @@ from ttrace.analysis.remarks import (
     of_alignment,
     of_differences,
     of_precisions,
+    of_recipes,
     of_repetition,
     of_runs,
 )
@@ -41,7 +43,6 @@ from ttrace.analysis.same_step import refusal
 from ttrace.analysis.sources import Source
 from ttrace.analysis.tasks import Progress
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
-from ttrace.analysis.updates import with_updates
 from ttrace.analysis.work import ExamineJob
 from ttrace.core.acceptance import Acceptance
 from ttrace.core.alignment import Pair
@@ -161,7 +162,7 @@ class _Check:
         noisy, isolated = list(noise.values()), self._is_isolated
         grains = other_precisions(self._work.run, sources, compared, noisy, isolated=isolated)
         judged = self._judge(compared, noisy, again, grains.wrong)
-        judged = with_updates(judged, compared, sources, self._work.run)
+        judged = beyond_values(judged, compared, sources, self._work.run)
         elsewhere: tuple[Note, ...] = ()
         if sources.candidate.updated_by_hand:
             judged, elsewhere = reduced_elsewhere(judged, compared.pairs, sources.reference)
@@ -179,7 +180,7 @@ class _Check:
             candidate=str(sources.candidate.trace.path),
             perturbed=tuple(str(source.trace.path) for source in noise),
             tensors=with_ranks(tensors, details, by_cells),
-            culprits=described(culprits, details, sources.candidate),
+            culprits=described(culprits, details, sources),
             coverage=sources.candidate.coverage(sources.reference),
             notes=(*refused, *self._notes(compared, again, grains), *elsewhere, *others),
             details=details,
@@ -287,6 +288,7 @@ class _Check:
         if compared.scale.note is not None:
             yield compared.scale.note
         yield from of_precisions(grains.allowed)
+        yield from of_recipes(*sources.codes)
         for measured in again:
             yield of_repetition({id_: m.statistics.equal for id_, m in measured.items()})
 

@@ -26,9 +26,7 @@ from ttrace.trace.store import PathOrUrl
 
 def quantising_modules(perturbed: PathOrUrl) -> tuple[str, ...]:
     """The modules in whose calls codes were made, in a run that looked for them."""
-    summaries = [rank.summary for _, rank in sorted(Trace.open(perturbed).ranks.items())]
-    found = (path for summary in summaries if summary is not None for path in summary.quantising)
-    return tuple(dict.fromkeys(found))
+    return tuple(Trace.open(perturbed).codes or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

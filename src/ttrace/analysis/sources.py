@@ -25,6 +25,8 @@ from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.store import PathOrUrl
 
+Codes = Mapping[str, Sequence[str]] | None  # their dtypes by module; None where nobody looked
+
 
 class Source:
     """One trace: its records, its bytes, and what they say of its batch, each read once."""
@@ -160,6 +162,13 @@ class Sources:
     candidate: Source
     perturbed: Sequence[Source]
     repeated: Sequence[Source]
+
+    @property
+    def codes(self) -> tuple[Codes, Codes]:
+        """By module, of the reference, as its runs with noise tell, and of the candidate."""
+        noisy = (source.trace.codes for source in self.perturbed)
+        expected = next((found for found in noisy if found is not None), None)
+        return expected, self.candidate.trace.codes
 
 
 @contextmanager

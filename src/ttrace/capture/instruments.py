@@ -18,10 +18,11 @@ from ttrace.capture.guard import Guard
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.manifest import describe_rank
 from ttrace.capture.noise import Noise
+from ttrace.capture.operator_mode import OperatorMode
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.passes import BackwardPasses
 from ttrace.capture.recorder import Recorder
-from ttrace.capture.regroup import Regrouping
+from ttrace.capture.regroup import CodesWatch, Current, Regrouping
 from ttrace.capture.sample_blocks import CutCalls
 from ttrace.capture.schedule import Schedule
 from ttrace.capture.settings import Settings
@@ -39,8 +40,6 @@ from ttrace.trace.payloads import payload_named
 from ttrace.trace.plan import IsolationPlan, plan_file
 from ttrace.trace.sample_blocks_file import read_blocks
 
-Mode = Regrouping | HighPrecision
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
@@ -48,7 +47,7 @@ class Instruments:
 
     context: StepContext
     recorder: Recorder
-    modes: tuple[Mode, ...]  # which see every operator of a step
+    modes: tuple[OperatorMode, ...]
     overwriter: Overwriter | None
     boundary: Boundary
     buffers: Buffers
@@ -77,7 +76,7 @@ def install(
         overwriter = _overwriter(adapter, settings, info.rank, noise)
         told = guard.harmed
         regrouping = _regrouping(context, noise, guard)
-        undoing = _high_precision(adapter, settings, guard)
+        others = _undoing(adapter, settings, guard) or _watching_codes(context, settings, guard)
         boundary = _boundary(context, settings, overwriter, noise)
         hooks = ModuleHooks(context, boundary)
         if settings.blocks is not None:
@@ -95,7 +94,7 @@ def install(
         made = Instruments(
             context=context,
             recorder=recorder,
-            modes=tuple(mode for mode in (regrouping, undoing) if mode is not None),
+            modes=tuple(mode for mode in (regrouping, others) if mode is not None),
             overwriter=overwriter,
             boundary=boundary,
             buffers=Buffers(adapter),
@@ -132,15 +131,25 @@ def _noise(adapter: Adapter, settings: Settings, guard: Guard) -> Noise | None:
 def _regrouping(context: StepContext, noise: Noise | None, guard: Guard) -> Regrouping | None:
     if noise is None:
         return None
+    return Regrouping(noise, _shapes(context.adapter), guard.harmed, _current(context))
 
+
+def _watching_codes(context: StepContext, settings: Settings, guard: Guard) -> CodesWatch | None:
+    """Of an isolated run, where a module is compared by itself; noise brings its own."""
+    if settings.plan is None or settings.noise_seed is not None:
+        return None
+    return CodesWatch(_current(context), context.adapter.roots, guard.harmed)
+
+
+def _current(context: StepContext) -> Current:
     def path() -> str | None:
         call = context.calls.current()
         return None if call is None else call.path
 
-    return Regrouping(noise, _shapes(context.adapter), guard.harmed, path)
+    return path
 
 
-def _high_precision(adapter: Adapter, settings: Settings, guard: Guard) -> HighPrecision | None:
+def _undoing(adapter: Adapter, settings: Settings, guard: Guard) -> HighPrecision | None:
     if not settings.high_precision:
         return None
     return HighPrecision(Regions(adapter, settings.high_precision, guard), guard.harmed)
@@ -173,10 +182,11 @@ def _shapes(adapter: Adapter) -> Iterable[torch.Size]:
     return (adapter.to_local(parameter.tensor)[0].shape for parameter in adapter.parameters())
 
 
-def seen_by(modes: Sequence[Mode]) -> dict[str, Any]:
+def seen_by(modes: Sequence[OperatorMode]) -> dict[str, Any]:
     """What a summary tells of the operators that they saw, by its fields."""
+    looked = [found for mode in modes if (found := mode.quantising()) is not None]
     return {
-        "quantising": tuple(path for mode in modes for path in mode.quantising()),
+        "quantising": tuple(each for found in looked for each in found) if looked else None,
         "rounds_updates": any(mode.rounds_updates() for mode in modes),
         "undone": tuple(each for mode in modes for each in mode.undone()),
     }

@@ -114,7 +114,10 @@ RepeatReference = Annotated[
     bool, typer.Option(help="Run the reference twice, to see whether it is deterministic.")
 ]
 IsolateFailures = Annotated[
-    bool, typer.Option(help="After a failure, name the root cause (3 more runs).")
+    bool,
+    typer.Option(
+        help="After a failure, and where modules quantise, isolate every module (3 more runs)."
+    ),
 ]
 Strict = Annotated[
     bool,

@@ -36,6 +36,7 @@ class Finding(StrEnum):
     LOWER_PRECISION = "lower_precision"  # than the reference's, whatever it is stored in
     COARSER_THAN_TERMS = "coarser_than_terms"  # lower than that of the sum it should be
     NOT_QUANTISED = "not_quantised"  # as the reference is
+    NO_CODES = "no_codes"  # made by its module, which makes some in the reference
     TAKEN_AS_CHUNKS = "taken_as_chunks"  # parts of a parameter that nobody says how it is split
     ROUNDED_ALIKE = "rounded_alike"  # parts on different ranks, by the same random numbers
     UPDATED_ALONE = "updated_alone"  # in a step that the reference left out
@@ -85,6 +86,7 @@ class Topic(StrEnum):
     SCALES_OF_BLOCKS = "scales_of_blocks"  # the reference quantised in the candidate's blocks
     SCALES_OF_ALL = "scales_of_all"  # it could have, and is farther from the candidate then
     QUANTISED_AMONG_CALLS = "quantised_among_calls"  # where no call can be cut into blocks
+    OTHER_RECIPE = "other_recipe"  # modules that quantise in one run alone, or to another format
     LOSS_SCALE = "loss_scale"
     UNEQUAL_WEIGHTS = "unequal_weights"
     DETERMINISTIC = "deterministic"

@@ -30,6 +30,7 @@ from ttrace.core.limits import (
     Sizes,
 )
 from ttrace.core.plain import key
+from ttrace.core.quantising import Quantising
 from ttrace.core.undone import Undone
 from ttrace.errors import UsageError
 
@@ -265,6 +266,6 @@ class Summary:
     bytes_written: Size = 0  # by which that step made the trace larger
     waited_seconds: float = 0.0  # that the run waited in it for bytes to be written
     code: Code = field(default_factory=Code)
-    quantising: tuple[Label, ...] = ()  # modules that make codes, as a perturbed run finds them
+    quantising: tuple[Quantising, ...] | None = None  # modules that make codes, where one looked
     rounds_updates: bool = False  # by chance, as a perturbed run finds
     undone: tuple[Undone, ...] = ()  # quantisation, in a run that was asked for high precision

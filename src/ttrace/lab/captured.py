@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from ttrace.core.finding import Topic
 from ttrace.core.ids import block_of, blocks_of, is_inside
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
@@ -47,7 +48,10 @@ def suspected_blocks(plain: CheckResult) -> tuple[str, ...]:
 
 
 def further_blocks(isolated: CheckResult, inside: tuple[str, ...]) -> tuple[str, ...]:
-    """What an isolated run blames as a whole, since it was given no values inside of it."""
+    """What an isolated run blames as a whole, since it was given no values inside of it.
+
+    And where modules quantise otherwise: all of a block hides what that does to one of them.
+    """
     paths = [module.path for module in isolated.modules]
     blocks = blocks_of(paths)
     found = set()
@@ -55,4 +59,7 @@ def further_blocks(isolated: CheckResult, inside: tuple[str, ...]) -> tuple[str,
         if module in blocks and not is_inside(module, inside):
             beside = {path for path in paths if path and not block_of(path, blocks)}
             found |= {module} if module else beside - blocks
+    for note in isolated.notes:
+        if note.topic is Topic.OTHER_RECIPE:
+            found |= {block_of(module, blocks) or module for module in note.modules if module}
     return tuple(sorted(found - set(inside)))

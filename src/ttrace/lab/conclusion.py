@@ -14,6 +14,8 @@ from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Strength, TensorResult, Verdict
 from ttrace.errors import CommandFailed
 
+_OF_BOTH = (Topic.COARSER, Topic.OTHER_RECIPE)  # what isolated runs tell of a comparison
+
 
 def stands_without(result: CheckResult, error: CommandFailed) -> CheckResult:
     """The verdict that can be given, where a run that would have told more did not end well."""
@@ -27,9 +29,9 @@ def localized(result: CheckResult, isolation: CheckResult, *, strict: bool = Fal
     Where it finds none, what is borderline and right by itself is rounding that has grown. What it
     found to be harmless inside a module is so here, too.
     """
-    coarser = [note for note in isolation.notes if note.topic is Topic.COARSER]
+    of_both = [note for note in isolation.notes if note.topic in _OF_BOTH]
     result = excused(result, enclosures_in(isolation))
-    result = replace(result, notes=(*result.notes, *coarser))
+    result = replace(result, notes=(*result.notes, *of_both))
     if isolation.culprits:
         # Which numbers explain nothing is known where the culprits are.
         of_result = [note for note in result.notes if note.topic is not Topic.OTHER_NUMBER]

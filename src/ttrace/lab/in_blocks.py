@@ -43,6 +43,14 @@ def cut_file_of(result: CheckResult) -> Path | None:
     return file if file.is_file() else None
 
 
+def quantises(result: CheckResult) -> bool:
+    """Whether modules of the reference make codes, as far as its perturbed runs can be read."""
+    try:
+        return any(quantising_modules(Path(noisy)) for noisy in result.perturbed[:1])
+    except TTraceError:
+        return False
+
+
 def closest(runs: Series, whole: CheckResult, noisy: Noisy) -> CheckResult:
     """This comparison, or that with a reference which quantises in the candidate's blocks."""
     if whole.outcome is Outcome.UNDECIDED or not whole.perturbed or not whole.largest_ratio:

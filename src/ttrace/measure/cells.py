@@ -267,8 +267,9 @@ def _merged_once(sums: Array, axis: int, dim: int) -> Array:
 
     found = np.empty((*sums.shape[:dim], count - half, *sums.shape[dim + 1 :]))
     a, b = sums[at(0, slice(0, 2 * half, 2))], sums[at(1, slice(1, 2 * half, 2))]
-    np.add(a, b, out=found[at(0, slice(0, half))])
-    np.subtract(a, b, out=found[at(1, slice(0, half))])
+    with np.errstate(invalid="ignore"):  # infinities of both signs add up to no number
+        np.add(a, b, out=found[at(0, slice(0, half))])
+        np.subtract(a, b, out=found[at(1, slice(0, half))])
     if count > 2 * half:  # beyond the end there is nothing to add
         for number in range(2):
             found[at(number, half)] = sums[at(0, count - 1)]

@@ -65,7 +65,9 @@ class Fingerprint:
         numbers = np.array([self.squares, self.total, self.peak], dtype="<f8").tobytes()
         words = np.array([self.digest, 0], dtype="<u4").tobytes()
         counts = b"" if self.exponents is None else self.exponents.astype("<u4").tobytes()
-        return numbers + words + counts + self.sums.astype("<f4").tobytes()
+        with np.errstate(over="ignore"):  # of a mask, whose values are as low as they can be
+            sums = self.sums.astype("<f4")
+        return numbers + words + counts + sums.tobytes()
 
     @classmethod
     def from_bytes(

@@ -91,6 +91,7 @@ FINDING_BADGES = {
     Finding.LOWER_PRECISION: "lower precision",
     Finding.COARSER_THAN_TERMS: "lower precision",
     Finding.NOT_QUANTISED: "not quantised",
+    Finding.NO_CODES: "not quantised",
     Finding.TAKEN_AS_CHUNKS: "other values or another split",
 }
 

@@ -91,6 +91,8 @@ FINDING_HINTS = {
     "local gradients and reduced ones",
     Finding.NOT_QUANTISED: "look for a layer that is left out of the recipe, or a quantiser that "
     "is off here",
+    Finding.NO_CODES: "look for a layer that is left out of the recipe, or a quantiser that is off "
+    "here",
     Finding.NONFINITE: "look for an overflow, a division by zero, or memory that is used before "
     "it is filled",
     Finding.ONLY_IN_REFERENCE: "check why this is never computed here",

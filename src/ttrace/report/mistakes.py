@@ -27,8 +27,7 @@ MISTAKES = {
     "often, or not at all",
     Mistake.ROUNDED_LOWER: "every value is one of {dtype}, and should not be: it was rounded to "
     "that",
-    Mistake.NOT_QUANTISED: "every value of the reference is one of {reference_dtype}, these are "
-    "not: it was not quantised",
+    Mistake.NOT_QUANTISED: "the reference is quantised to {reference_dtype} here, this is not",
     Mistake.WRONG_SCALE: "its codes are the reference's, its scales over the reference's are on "
     "average {factors}: a wrong scale, or values that were off by that before",
     Mistake.WRONG_CODES: "its scales are the reference's, its codes are not: what was quantised is "
@@ -39,8 +38,7 @@ MISTAKES = {
     "over the reference's are on average {factors}",
     Mistake.SCALE_OF_EACH_PART: "ranks have scales of their own where the reference has one, and "
     "over that they are {factors}: the amax is not reduced",
-    Mistake.OTHER_CODES: "it is right by its own grid, of {dtype} where the reference's is of "
-    "{reference_dtype}",
+    Mistake.OTHER_CODES: "it is quantised to {dtype}, the reference to {reference_dtype}",
     Mistake.OTHER_BLOCKS: "it is right by its own grid, whose scales are of other blocks than the "
     "reference's",
     Mistake.ONE_TERM_OF_A_SUM: "about 1/{size} of the reference, beside an error as large as "

@@ -105,6 +105,8 @@ def follow_on(result: CheckResult) -> str:
         return ""
     modules = {failure.id.module for failure in result.failures}
     count = len(result.culprits)
+    if not result.failures:
+        return line(Line.ISOLATED_ALONE, count=count)
     return line(
         Line.FOLLOW_ON,
         failures=len(result.failures),

@@ -143,6 +143,7 @@ FINDINGS = {
     "as {reference_dtype}",
     Finding.NOT_QUANTISED: "not quantised: the reference has nothing but numbers of "
     "{reference_dtype}",
+    Finding.NO_CODES: "its module makes no codes, of {reference_dtype} in the reference",
     Finding.TAKEN_AS_CHUNKS: "ranks hold parts of it, taken as plain chunks",
     Finding.TOKENS_MOVED: "{tokens}, noise explains {allowed_moves:g}",
     Finding.ROUNDED_ALIKE: "parts of {ranks} were rounded by the same random numbers",
@@ -214,6 +215,8 @@ TOPICS = {
     Topic.QUANTISED_AMONG_CALLS: "{modules} {count:|quantises/quantise} between calls of other "
     "modules, so that the reference could not do it in the candidate's blocks of samples: scales "
     "of a rank's samples, if it has such, differ from the reference's there",
+    Topic.OTHER_RECIPE: "{modules} {count:|makes/make} other codes than in the reference, or none: "
+    "check that both runs quantise by the same recipe",
     Topic.LOSS_SCALE: "activation gradients are {factor:g} times the reference's, as a loss "
     "averaged over a part of the batch makes them; they are compared after dividing by it",
     Topic.LOWER_PRECISION: "{count:tensor}, first {first}, {count:|is/are} no finer than {text}, "
@@ -271,6 +274,7 @@ class Line(StrEnum):
     MORE_POINTS = "more_points"
     MORE_PLACES = "more_places"
     FOLLOW_ON = "follow_on"
+    ISOLATED_ALONE = "isolated_alone"
     REST = "rest"
     ROOT_CAUSE = "root_cause"
     WORST_PLACE = "worst_place"
@@ -340,6 +344,8 @@ LINES = {
     Line.MORE_PLACES: "and {count:more place}",
     Line.FOLLOW_ON: "{failures:tensor} of {modules:module} {failures:|differs/differ}; the "
     "isolated run found {count:root cause}{rest}",
+    Line.ISOLATED_ALONE: "no tensor of the plain comparison fails, where rounding that grows from "
+    "layer to layer hides it; the isolated run found {count:root cause}",
     Line.REST: ", the rest are follow-on errors",
     Line.ROOT_CAUSE: "root cause: {place}: {reason}",
     Line.WORST_PLACE: "worst place: {id}: {evidence}",

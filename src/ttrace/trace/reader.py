@@ -84,6 +84,17 @@ class Trace:
         return roots_of(m.path for trace in self.ranks.values() for m in trace.info.modules)
 
     @functools.cached_property
+    def codes(self) -> dict[str, list[str]] | None:
+        """The dtypes of codes that modules make; None of a run that was not watched for them."""
+        summaries = [found.summary for _, found in sorted(self.ranks.items()) if found.summary]
+        if all(summary.quantising is None for summary in summaries):
+            return None
+        made: dict[str, dict[str, None]] = {}
+        for each in (each for summary in summaries for each in summary.quantising or ()):
+            made.setdefault(each.module, {}).update(dict.fromkeys(each.codes))
+        return {module: list(codes) for module, codes in made.items()}
+
+    @functools.cached_property
     def records(self) -> RecordRows:
         """Those of all ranks."""
         return RecordRows.joined([trace.records for _, trace in sorted(self.ranks.items())])

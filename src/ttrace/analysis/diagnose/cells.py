@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from ttrace.core.alignment import Pair
 from ttrace.core.form import unlike
 from ttrace.core.ids import TensorId
@@ -40,7 +42,8 @@ def wrong_by_cells(
             others = candidate.read(actual.pieces, actual.shape, sizes).sums
         except CellsDoNotFit:
             continue
-        errors = energies(others / scale_of(result.id) - sums, len(sizes))
+        with np.errstate(invalid="ignore"):
+            errors = energies(others / scale_of(result.id) - sums, len(sizes))
         found[result.id] = _wrong_ranks(errors, sizes, actual, result.tolerance.error_norm)
     return found
 

@@ -50,6 +50,7 @@ _OF_PRECISION = {
     Finding.LOWER_PRECISION: Mistake.ROUNDED_LOWER,
     Finding.COARSER_THAN_TERMS: Mistake.ROUNDED_LOWER,
     Finding.NOT_QUANTISED: Mistake.NOT_QUANTISED,
+    Finding.NO_CODES: Mistake.NOT_QUANTISED,
 }
 # What these say, no error tells: it is that of a step too many, or of nothing at all.
 _SAY_ALL = (Finding.UPDATED_ALONE, Finding.UPDATED_BY_SOME, Finding.ROUNDED_ALIKE)

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ttrace.core.quantising import WHOLE_NUMBERS
+from ttrace.trace.dtypes import dtype_name
+
 _aten = torch.ops.aten
 _TO_A_DTYPE, _INTO, _TO_WHOLE = _aten._to_copy, _aten.copy_, (_aten.round, _aten.round_)  # noqa: SLF001
 MAKE_CODES = frozenset({_TO_A_DTYPE, _INTO, *_TO_WHOLE})
@@ -24,6 +27,7 @@ class Coding(NamedTuple):
 
     place: int
     step: Callable[[Tensor], Tensor]
+    codes: str  # what comes of it
 
 
 def coding_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coding | None:
@@ -31,7 +35,11 @@ def coding_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Codin
     packet = func.overloadpacket
     if packet in _TO_WHOLE:
         is_plain = not kwargs and len(args) == 1 and args[0].is_floating_point()
-        return Coding(0, torch.ones_like) if is_plain and packet is _aten.round else None
+        return (
+            Coding(0, torch.ones_like, WHOLE_NUMBERS)
+            if is_plain and packet is _aten.round
+            else None
+        )
     place, into = (1, args[0].dtype) if packet is _INTO else (0, kwargs.get("dtype"))
     values = args[place]
     if not isinstance(into, torch.dtype) or not _is_coarse(into):
@@ -40,7 +48,7 @@ def coding_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Codin
         return None
     if not values.is_floating_point():
         return None
-    return Coding(place, lambda value: steps(value, into))
+    return Coding(place, lambda value: steps(value, into), dtype_name(into))
 
 
 def _is_coarse(dtype: torch.dtype) -> bool:

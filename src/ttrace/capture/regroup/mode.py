@@ -22,20 +22,20 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ttrace.adapters.patching import TellFault, unharmed
+from ttrace.adapters.patching import TellFault
 from ttrace.capture.noise import Noise
+from ttrace.capture.operator_mode import OperatorMode, are_fake, are_plain, has_compiled
 from ttrace.capture.regroup import additions, batch_norm, draws, grids, layers, sent
+from ttrace.capture.regroup.codes import CodesMade, Current
 from ttrace.capture.regroup.draws import Draws
 from ttrace.capture.regroup.parts import Bounds, Rule
-from ttrace.core.undone import Undone
+from ttrace.core.quantising import Quantising
 
 # Chosen: a short sum is made in two parts, as two ranks make it; a long one in up to eight, which
 # leave an eighth of what its length does to it, whatever parts the candidate has.
@@ -70,7 +70,6 @@ _RULES: dict[Any, Rule] = {
     _aten.embedding_dense_backward: layers.embedding,
     _aten.mkldnn_rnn_layer_backward: layers.recurrent,
 }
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PRODUCTS = frozenset({_aten.mm, _aten.bmm, _aten.mv, _aten.addmm, _aten.baddbmm, _aten.addmv})
 _OTHER_FORMS = ("out", "dtype")  # into a tensor that is given, or to another dtype: left alone
 _ADDITIONS = frozenset({_aten.add, _aten.add_})
@@ -86,7 +85,7 @@ _ALSO_WEIGHTED = frozenset(
 )
 
 
-class Regrouping(TorchDispatchMode):
+class Regrouping(OperatorMode):
     """Splits the sums of every operator that has a rule; others are left as they are."""
 
     def __init__(
@@ -94,25 +93,18 @@ class Regrouping(TorchDispatchMode):
         noise: Noise,
         parameter_shapes: Iterable[torch.Size] = (),
         told: TellFault | None = None,
-        current: Callable[[], str | None] = lambda: None,
+        current: Current = lambda: None,
     ) -> None:
-        super().__init__()
+        super().__init__(told)
         self._noise = noise
         self._draws = Draws(noise)
-        self._told = told  # of faults, after which an operator runs as it is
-        self._current = current  # the path of the module that runs
         self._shapes = frozenset(parameter_shapes)
         self.is_updating = False  # whether an optimizer makes its step
         self._calls = self._roundings = 0
         self.regrouped: Counter[str] = Counter()  # how many sums of each operator
         self.faults: Counter[str] = Counter()
         self._rounds_updates = False
-        self._quantising: dict[str, None] = {}  # modules in whose calls codes are made
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """A compiled model stays compiled under this mode."""
-        return True
+        self._codes = CodesMade(current)
 
     def __torch_dispatch__(
         self,
@@ -121,10 +113,9 @@ class Regrouping(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        around = functools.partial(self._perform, func, types)
-        if self._told is None:
-            return around(func, *args, **(kwargs or {}))
-        return unharmed(self._told, func, around, *args, **(kwargs or {}))
+        return self._guarded(
+            func, functools.partial(self._perform, func, types), args, kwargs or {}
+        )
 
     def _perform(
         self, func: Any, types: Sequence[type], call: Any, *args: Any, **kwargs: Any
@@ -137,13 +128,10 @@ class Regrouping(TorchDispatchMode):
         is_rounding = func.overloadpacket in _ROUNDING
         if sent.is_sent(func):
             return self._sent(func, call, args, kwargs)
-        # Fake tensors have shapes and no values: DTensors ask them what a result looks like.
-        if any(issubclass(type_, FakeTensor) for type_ in types) or not (
-            is_weighted or is_addition or is_rounding
-        ):
+        if are_fake(types) or not (is_weighted or is_addition or is_rounding):
             return call(*args, **kwargs)
-        if not all(type_ in _PLAIN for type_ in types):
-            return NotImplemented  # DTensors first become operations on their local tensors
+        if not are_plain(types):
+            return NotImplemented
         if is_rounding:
             args = self._on_grid(func, args, kwargs)
             call = functools.partial(self._drawn, func, call)
@@ -180,10 +168,10 @@ class Regrouping(TorchDispatchMode):
         """The operator's arguments, with noise on what comes to lie on a grid."""
         is_one = func.overloadpacket in grids.MAKE_CODES
         coding = grids.coding_of(func, args, kwargs) if is_one else None
-        path = None if coding is None else self._current()
-        if path is not None:
-            self._quantising[path] = None
-        if coding is None or self._draws.holds(args[coding.place]):
+        if coding is None:
+            return args
+        self._codes.add(coding.codes)
+        if self._draws.holds(args[coding.place]):
             return args
         self._roundings += 1
         found, key = list(args), f"grid {self._roundings}"
@@ -234,29 +222,23 @@ class Regrouping(TorchDispatchMode):
         return total.copy_(noisy) if in_place else noisy
 
     def notes(self, roots: Iterable[torch.nn.Module] = ()) -> list[str]:
-        """What a person should know of the sums of this run, and of the modules that ran."""
+        """Of sums that were not regrouped."""
         found = [
             f"a sum was left in its order ({count} times): {fault}"
             for fault, count in self.faults.items()
         ]
-        if any(_is_compiled(module) for root in roots for module in root.modules()):
+        if has_compiled(roots):
             found.append(
                 "the sums of compiled modules stay in their order: there the noise is that of "
                 "module boundaries alone"
             )
         return found
 
-    def quantising(self) -> tuple[str, ...]:
-        """Modules in whose calls codes were made."""
-        return tuple(self._quantising)
+    def quantising(self) -> tuple[Quantising, ...]:
+        return self._codes.told()
 
     def rounds_updates(self) -> bool:
-        """Whether an optimizer rounds by chance."""
         return self._rounds_updates
-
-    def undone(self) -> tuple[Undone, ...]:
-        """It adds noise, and takes nothing away."""
-        return ()
 
     def _divide(self, length: int, terms: int = 0) -> Bounds:
         if length < 2:
@@ -275,9 +257,3 @@ def _is_parameter(value: Any) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     return any(isinstance(each, torch.nn.Parameter) for each in (value, value._base))  # noqa: SLF001
-
-
-def _is_compiled(module: torch.nn.Module) -> bool:
-    wrapped = getattr(module, "_orig_mod", None)  # torch.compile(module)
-    in_place = getattr(module, "_compiled_call_impl", None)  # module.compile()
-    return wrapped is not None or in_place is not None

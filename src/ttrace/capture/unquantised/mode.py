@@ -22,12 +22,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ttrace.adapters.patching import TellFault, unharmed
+from ttrace.adapters.patching import TellFault
+from ttrace.capture.operator_mode import OperatorMode, are_fake, are_plain
 from ttrace.capture.unquantised.regions import Regions
 from ttrace.capture.unquantised.scaled import product_of
 from ttrace.capture.unquantised.values import ValuesBefore, holds_codes
@@ -43,19 +42,17 @@ _MOVES = frozenset(
         *(_aten.constant_pad_nd, _aten.roll, _aten.flip, _aten.repeat),
     }
 )
-_PLAIN = (Tensor, nn.Parameter)
 _LARGEST = frozenset({448.0, 57344.0, 240.0})  # of one byte: e4m3fn, e5m2 and its fnuz, e4m3fnuz
 
 _UNKNOWN = "codes whose values before the cast nobody saw"
 
 
-class HighPrecision(TorchDispatchMode):
+class HighPrecision(OperatorMode):
     """Undoes quantisation in the modules of these regions."""
 
     def __init__(self, regions: Regions, told: TellFault | None = None) -> None:
-        super().__init__()
+        super().__init__(told)
         self._regions = regions
-        self._told = told  # of faults, after which an operator runs as it is
         self._values = ValuesBefore()
         self._unclamped: Any = WeakTensorKeyDictionary()  # what was cut to the range of codes
         self._unrounded: Any = WeakTensorKeyDictionary()
@@ -75,19 +72,6 @@ class HighPrecision(TorchDispatchMode):
             **dict.fromkeys(_MOVES, self._moved),
         }
 
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """A compiled model stays compiled under this mode."""
-        return True
-
-    def rounds_updates(self) -> bool:
-        """It does not look for that."""
-        return False
-
-    def quantising(self) -> tuple[str, ...]:
-        """It looks for what it can undo, which is told by module."""
-        return ()
-
     def undone(self) -> tuple[Undone, ...]:
         """Of every module in which there was something to undo."""
         return tuple(
@@ -95,8 +79,8 @@ class HighPrecision(TorchDispatchMode):
             for path in sorted(self._changed.keys() | self._left.keys())
         )
 
-    def notes(self, _: Iterable[nn.Module] = ()) -> list[str]:
-        """What a person should know of this run."""
+    def notes(self, roots: Iterable[nn.Module] = ()) -> list[str]:
+        """How much was undone."""
         return [f"{sum(self._changed.values())} operators got values in place of their codes"]
 
     def __torch_dispatch__(
@@ -106,18 +90,15 @@ class HighPrecision(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # Fake tensors have shapes and no values: DTensors ask them what a result looks like.
-        if any(issubclass(type_, FakeTensor) for type_ in types):
-            return func(*args, **(kwargs or {}))
-        if not all(type_ in _PLAIN for type_ in types):
-            return NotImplemented  # first they become operations on the tensors inside of them
+        given = kwargs or {}
+        if are_fake(types):
+            return func(*args, **given)
+        if not are_plain(types):
+            return NotImplemented
         rule = self._rules.get(func.overloadpacket, self._other)
-        if _is_composed(func) and _meets_codes(args, kwargs or {}):
+        if _is_composed(func) and _meets_codes(args, given):
             rule = self._in_parts  # as inside of torchao's tensors, where autograd did not do it
-        around = functools.partial(rule, func)
-        if self._told is None:
-            return around(func, *args, **(kwargs or {}))
-        return unharmed(self._told, func, around, *args, **(kwargs or {}))
+        return self._guarded(func, functools.partial(rule, func), args, given)
 
     def _in_parts(self, func: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
         """The operators that one is made of come here one by one."""

@@ -91,7 +91,9 @@ function heatMap(data, state, open) {
   const room = () => heat.clientHeight - head.offsetHeight;
 
   function draw() {
-    const first = Math.max(0, Math.floor(heat.scrollTop / ROW) - 4);
+    // Where there are fewer rows than before, it is not yet scrolled back to them.
+    const top = Math.min(heat.scrollTop, Math.max(0, rows.length * ROW - room()));
+    const first = Math.max(0, Math.floor(top / ROW) - 4);
     const last = Math.min(rows.length, first + Math.ceil(room() / ROW) + 8);
     rowsNode.replaceChildren(...Array.from({ length: Math.max(0, last - first) }, (_, n) => line(first + n)));
     if (byId("cell-at")) heat.setAttribute("aria-activedescendant", "cell-at");
