@@ -1,11 +1,17 @@
-"""Modes that see every operator of a step, and what they tell of it when the run ends."""
+"""Modes that see every operator of a step, and what they tell of it when the run ends.
+
+Enters: operators, as autograd and the run call them. Leaves: what they return. A function that
+takes functions (`torch.cond`, `flex_attention` without a compiler) runs as a whole, and unseen.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +25,8 @@ _PLAIN = (Tensor, nn.Parameter)
 class OperatorMode(TorchDispatchMode):
     """After a fault of ours, which is told, an operator runs as it is."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, told: TellFault | None = None) -> None:
         super().__init__()
         self._told = told
@@ -27,6 +35,24 @@ class OperatorMode(TorchDispatchMode):
     def is_infra_mode(cls) -> bool:
         """A compiled model stays compiled under this mode."""
         return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **given)
+        return self._operate(func, types, args, given)
+
+    @abstractmethod
+    def _operate(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the operator returns."""
 
     def _guarded(
         self, func: Any, around: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -53,19 +53,14 @@ class CodesWatch(OperatorMode):
         self._made = CodesMade(current)
         self._roots = roots
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def _operate(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        given = kwargs or {}
         if are_fake(types) or func.overloadpacket not in MAKE_CODES:
-            return func(*args, **given)
+            return func(*args, **kwargs)
         if not are_plain(types):
             return NotImplemented
-        return self._guarded(func, functools.partial(self._look, func), args, given)
+        return self._guarded(func, functools.partial(self._look, func), args, kwargs)
 
     def _look(self, func: Any, call: Any, *args: Any, **kwargs: Any) -> Any:
         coding = coding_of(func, args, kwargs)

@@ -106,16 +106,10 @@ class Regrouping(OperatorMode):
         self._rounds_updates = False
         self._codes = CodesMade(current)
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def _operate(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return self._guarded(
-            func, functools.partial(self._perform, func, types), args, kwargs or {}
-        )
+        return self._guarded(func, functools.partial(self._perform, func, types), args, kwargs)
 
     def _perform(
         self, func: Any, types: Sequence[type], call: Any, *args: Any, **kwargs: Any

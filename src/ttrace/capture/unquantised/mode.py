@@ -83,22 +83,17 @@ class HighPrecision(OperatorMode):
         """How much was undone."""
         return [f"{sum(self._changed.values())} operators got values in place of their codes"]
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+    def _operate(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        given = kwargs or {}
         if are_fake(types):
-            return func(*args, **given)
+            return func(*args, **kwargs)
         if not are_plain(types):
             return NotImplemented
         rule = self._rules.get(func.overloadpacket, self._other)
-        if _is_composed(func) and _meets_codes(args, given):
+        if _is_composed(func) and _meets_codes(args, kwargs):
             rule = self._in_parts  # as inside of torchao's tensors, where autograd did not do it
-        return self._guarded(func, functools.partial(rule, func), args, given)
+        return self._guarded(func, functools.partial(rule, func), args, kwargs)
 
     def _in_parts(self, func: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
         """The operators that one is made of come here one by one."""
