@@ -43,8 +43,8 @@ differ from the reference: where a dash stands, all are equal to it.
 """
 _BUGS = """## Bugs
 
-Each bug is planted in one place of a recipe; its twin is the same run without it. *Plain* is what the
-comparison without isolated runs says; where it passes, `ttrace diff` [looks
+Each bug is planted in one place of a recipe; its twin is the same run without it. *Plain* is what
+the comparison without isolated runs says; where it passes, `ttrace diff` [looks
 further](../explanation/quantised.md#what-a-pass-hides).
 """
 _LAYOUTS: tuple[LayoutName, ...] = ("ddp2", "fsdp2", "tp2", "tp2-sp")
