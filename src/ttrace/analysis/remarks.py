@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ttrace.analysis.align import Aligned
 from ttrace.analysis.batch import notes_of
-from ttrace.analysis.diagnose.recipe import unlike_recipes
-from ttrace.analysis.sources import Codes, Source
+from ttrace.analysis.recipes import Codes, other_formats, out_of_recipe
+from ttrace.analysis.sources import Source
 from ttrace.core.finding import Note, Topic
 from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
@@ -80,8 +80,9 @@ def of_precisions(allowed: Mapping[TensorId, Precision]) -> Iterator[Note]:
 
 def of_recipes(reference: Codes, candidate: Codes) -> Iterator[Note]:
     """Modules that quantise otherwise than the reference's."""
-    if modules := unlike_recipes(reference, candidate):
-        yield Note(topic=Topic.OTHER_RECIPE, count=len(modules), modules=modules)
+    modules = {**out_of_recipe(reference, candidate), **other_formats(reference, candidate)}
+    if modules:
+        yield Note(topic=Topic.OTHER_RECIPE, count=len(modules), modules=tuple(modules))
 
 
 def of_repetition(is_equal: Mapping[TensorId, bool]) -> Note:

@@ -19,6 +19,7 @@ from ttrace.core.alignment import Alignment
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, Runs, normalise
 from ttrace.core.logical import LogicalTensor
+from ttrace.core.quantising import WHOLE_NUMBERS
 from ttrace.core.sample_blocks import SampleBlocks
 from ttrace.trace.reader import Trace
 from ttrace.trace.store import PathOrUrl
@@ -27,6 +28,12 @@ from ttrace.trace.store import PathOrUrl
 def quantising_modules(perturbed: PathOrUrl) -> tuple[str, ...]:
     """The modules in whose calls codes were made, in a run that looked for them."""
     return tuple(Trace.open(perturbed).codes or ())
+
+
+def makes_formats(perturbed: PathOrUrl) -> bool:
+    """Whether a module makes codes of a floating format: others round to whole numbers, too."""
+    found = Trace.open(perturbed).codes or {}
+    return any(set(codes) - {WHOLE_NUMBERS} for codes in found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, own_batch
 from ttrace.analysis.inputs import ModelInputs, RowsOf, read_model_inputs
+from ttrace.analysis.recipes import Codes
 from ttrace.core.code import Code
 from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
@@ -24,8 +25,6 @@ from ttrace.errors import CannotCompare
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.store import PathOrUrl
-
-Codes = Mapping[str, Sequence[str]] | None  # their dtypes by module; None where nobody looked
 
 
 class Source:

@@ -62,6 +62,10 @@ class OperatorMode(TorchDispatchMode):
             return around(func, *args, **kwargs)
         return unharmed(self._told, func, around, *args, **kwargs)
 
+    def is_needed(self, *, records: bool) -> bool:
+        """Whether a step needs it, which is recorded or not."""
+        return True
+
     def quantising(self) -> tuple[Quantising, ...] | None:
         """Modules in whose forward codes were made; None of a mode that does not look."""
         return None

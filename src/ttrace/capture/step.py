@@ -144,12 +144,12 @@ class RecordingTracer:
         self._is_inside = True
         if not self._resume():
             self._begin()
-        adapter = self._context.adapter
+        adapter, records = self._context.adapter, self._schedule.records(self._done)
         with guarding(self.guard.harmed):
             for watching in (
                 fewer_collections(),
                 adapter.tracking(),
-                *self._modes,
+                *(mode for mode in self._modes if mode.is_needed(records=records)),
                 watch_backward(self._backward.around, self._backward.around_asked),
                 adapter.watch_backward(self._backward.around),
                 self._update.watching(),

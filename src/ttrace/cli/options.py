@@ -59,7 +59,7 @@ CaptureName = Annotated[
     typer.Option(
         "--capture",
         metavar="FORM",
-        help="What runs record: full, fingerprint, or auto (values after a failure only).",
+        help="What runs record: full, fingerprint, or auto (values only where it isolates).",
     ),
 ]
 MaxBytes = Annotated[

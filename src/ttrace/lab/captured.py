@@ -2,7 +2,7 @@
 
     full          every run records values
     fingerprint   every run records fingerprints; no isolated runs, which need values
-    auto          fingerprints first; after a failure values, of the blocks that are suspected
+    auto          fingerprints first; where it isolates values, of the blocks that are suspected
 
 Enters: results. Leaves: the blocks of which isolated runs record values. Runs are made elsewhere.
 """

@@ -36,14 +36,15 @@ def diff(
     accept: AcceptList | None = None,
     capture: str = Capture.FULL,
 ) -> CheckResult:
-    """Run both sides with tracing on, compare them, and after a failure name the root cause.
+    """Run both sides with tracing on, compare them, and name the root cause of a failure.
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
     `ttrace.attach`. Traces stay in the folder `out`, empty or not there yet. After `skip` steps
     `every` n-th is recorded; then a command is stopped, unless `run_to_end`. `elsewhere` tells how
     one is treated that only starts a job, `execute` runs things in another way. `isolate=False`
-    saves runs. `strict` fails what is borderline, or differs in a module without an effect outside,
-    `accept` lists what may differ. `capture`: "full", "fingerprint", "auto" (values on failure).
+    saves the runs that say why it fails, or what codes hide. `strict` fails what is borderline, or
+    differs in a module without an effect outside, `accept` lists what may differ. `capture`:
+    "full", "fingerprint", "auto" (values when isolated).
     """
     experiment = Experiment(
         reference=reference,

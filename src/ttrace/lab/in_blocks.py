@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.sample_blocks import quantising_modules, sample_blocks
+from ttrace.analysis.sample_blocks import makes_formats, quantising_modules, sample_blocks
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.core.sample_blocks import SampleBlocks
@@ -46,7 +46,7 @@ def cut_file_of(result: CheckResult) -> Path | None:
 def quantises(result: CheckResult) -> bool:
     """Whether modules of the reference make codes, as far as its perturbed runs can be read."""
     try:
-        return any(quantising_modules(Path(noisy)) for noisy in result.perturbed[:1])
+        return any(makes_formats(Path(noisy)) for noisy in result.perturbed[:1])
     except TTraceError:
         return False
 

@@ -70,7 +70,8 @@ def lines(found: Checkup) -> Iterator[tuple[str, str]]:
     yield "cost", f"{share} s; {found.bytes_per_rank / 1e6:.1f} MB on disk for a rank"
     yield from (("predicted", text) for text in predictions(found))
     yield "room", room(found)
-    yield "runs", "`ttrace diff`: reference twice, candidate once; after a failure three more"
+    more = "three more after a failure, and where modules quantise"
+    yield "runs", f"`ttrace diff`: reference twice, candidate once; {more}"
     yield from (("problem", text) for text in found.problems)
     yield from (("note", text) for text in found.notes)
 

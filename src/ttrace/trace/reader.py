@@ -85,9 +85,9 @@ class Trace:
 
     @functools.cached_property
     def codes(self) -> dict[str, list[str]] | None:
-        """The dtypes of codes that modules make; None of a run that was not watched for them."""
+        """The dtypes of codes that modules make; None where a rank was not watched for them."""
         summaries = [found.summary for _, found in sorted(self.ranks.items()) if found.summary]
-        if all(summary.quantising is None for summary in summaries):
+        if not summaries or any(summary.quantising is None for summary in summaries):
             return None
         made: dict[str, dict[str, None]] = {}
         for each in (each for summary in summaries for each in summary.quantising or ()):

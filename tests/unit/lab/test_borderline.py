@@ -76,6 +76,7 @@ class Told:
 def quantising(monkeypatch: pytest.MonkeyPatch) -> None:
     """The perturbed reference saw codes being made."""
     monkeypatch.setattr(in_blocks, "quantising_modules", lambda _: ("a",))
+    monkeypatch.setattr(in_blocks, "makes_formats", lambda _: True)
     monkeypatch.setattr(in_blocks, "sample_blocks", lambda *_: Found())
 
 

@@ -52,14 +52,18 @@ class SketchPair:
         self._is_whole = True
         self._bad = [self._nonfinite(sums) for sums in (self._reference, self._candidate)]
         is_bad = any(bad.any() for bad in self._bad)
-        self._overflows = is_bad and self._may_overflow()
+        self._overflows = is_bad and all(
+            not bad.any() or _may_overflow(sketch, sizes)
+            for sketch, bad in zip((expected, found), self._bad, strict=True)
+        )
         if is_bad:
             self.leave_out(np.asarray(self._bad[0] | self._bad[1]))
+        self._is_cut = False  # by who asks
 
     def leave_out(self, cells: Mask) -> None:
         """Compare nothing of these cells."""
         if cells.any():
-            self._is_whole = False
+            self._is_whole, self._is_cut = False, True
             self._reference, self._candidate = self._reference.copy(), self._candidate.copy()
             self._reference[cells] = 0.0
             self._candidate[cells] = 0.0
@@ -72,16 +76,6 @@ class SketchPair:
             return np.zeros(sums.shape[: len(self._shape)], dtype=bool)
         return np.asarray(~np.isfinite(sums).all(axis=self._signed))
 
-    def _may_overflow(self) -> bool:
-        """Whether finite values alone make sums that float32 cannot hold."""
-        peaks = [sketch.peak for sketch in (self._expected, self._found)]
-        return all(
-            peak is not None
-            and math.isfinite(peak)
-            and peak * math.prod(self._sizes) > _LARGEST_SUM
-            for peak in peaks
-        )
-
     def leave_out_moved(self, tokens: int) -> int:
         """Leave out tokens that only one of the runs sent to this expert; how many."""
         if not tokens or any(size > 1 for size in self._sizes[:tokens]):
@@ -93,8 +87,8 @@ class SketchPair:
         return int(moved.sum())
 
     def statistics(self) -> Statistics:
-        if self._overflows:
-            return self._by_squares()
+        if self._overflows and (squares := self._huge_squares()) is not None:
+            return self._by_squares(*squares)
         error = self._candidate - self._reference
         errors, references = self._energy(error), self._energy(self._reference)
         errors, references = self._calibrated(errors, references)
@@ -117,18 +111,23 @@ class SketchPair:
             max_error=math.sqrt(float(errors.max(initial=0.0))),
             peak=self._peak(references),
             error_sum=self._error_sum(error) if unequal else 0.0,
-            nonfinite_reference=int((self._bad[0] & ~self._bad[1]).sum()),
-            nonfinite_candidate=int((self._bad[1] & ~self._bad[0]).sum()),
+            nonfinite_reference=self._nonfinite_alone(0),
+            nonfinite_candidate=self._nonfinite_alone(1),
             unequal=unequal,
             worst_element=self._first_of(errors) if unequal else (),
             slices=self._slices(errors) if unequal else (),
             cells=self._sizes,
         )
 
-    def _by_squares(self) -> Statistics:
+    def _huge_squares(self) -> tuple[float, float] | None:
+        """Of both, whole; a GPU cannot hold them, nor can bfloat16 be squared in float32."""
+        reference, candidate = self._expected.squares, self._found.squares
+        if self._is_cut or reference is None or candidate is None:
+            return None
+        return reference, candidate / self._scale**2
+
+    def _by_squares(self, reference: float, candidate: float) -> Statistics:
         """As if what differs were zero in one of both runs, as elements of a mask are."""
-        squares = self._expected.squares or 0.0, (self._found.squares or 0.0) / self._scale**2
-        reference, candidate = squares if all(map(math.isfinite, squares)) else (0.0, 0.0)
         error = abs(candidate - reference)
         error = error if error > _SAME_SQUARES * max(reference, candidate) else 0.0
         return replace(
@@ -143,6 +142,13 @@ class SketchPair:
             unequal=int(error > 0),
             cells=self._sizes,
         )
+
+    def _nonfinite_alone(self, side: int) -> int:
+        """Cells of one side; sums that are too large say nothing of values, squares tell of NaN."""
+        alone = self._bad[side] & ~self._bad[1 - side]
+        both = (self._expected, self._found)
+        has_nan_alone = _has_nan(both[side]) and not _has_nan(both[1 - side])
+        return max(int(has_nan_alone), 0 if self._overflows else int(alone.sum()))
 
     def _energy(self, sums: Array) -> Array:
         return energies(sums, len(self._shape))
@@ -220,3 +226,14 @@ class SketchPair:
             index=tuple(int(i) * self._sizes[dim] for i, dim in zip(at, family, strict=True)),
             error_norm=math.sqrt(float(sums[at])),
         )
+
+
+def _may_overflow(sketch: Sketch, sizes: PerDim) -> bool:
+    """Whether finite values alone make sums that float32 cannot hold. NaN has no peak."""
+    if sketch.peak is None or not math.isfinite(sketch.peak):
+        return False
+    return not _has_nan(sketch) and sketch.peak * math.prod(sizes) > _LARGEST_SUM
+
+
+def _has_nan(sketch: Sketch) -> bool:
+    return any(math.isnan(found.squares) for found in sketch.prints)

@@ -68,6 +68,9 @@ class CodesWatch(OperatorMode):
             self._made.add(coding.codes)
         return call(*args, **kwargs)
 
+    def is_needed(self, *, records: bool) -> bool:
+        return records and not has_compiled(self._roots)
+
     def quantising(self) -> tuple[Quantising, ...] | None:
         """None where some of it could not be seen."""
         return None if has_compiled(self._roots) else self._made.told()

@@ -14,31 +14,45 @@ from ttrace.measure.cells import choose_cells
 from ttrace.measure.fingerprint import Fingerprint, fingerprint_of
 from ttrace.trace.sketches import Sketch
 
-LOWEST = torch.finfo(torch.float32).min
 SHAPE = (64, 128)
+DTYPES = [torch.float32, torch.bfloat16]
 
 
-def mask() -> Tensor:
+def mask(dtype: torch.dtype = torch.float32) -> Tensor:
     """As a causal model without a special kernel has it."""
-    return torch.full(SHAPE, LOWEST).triu(1)
+    return torch.full(SHAPE, torch.finfo(dtype).min, dtype=dtype).triu(1)
 
 
 def compared(reference: Tensor, candidate: Tensor) -> Statistics:
-    cells = choose_cells(SHAPE, 4, runs=None, kept_dims=(), fewest=64)
+    cells = choose_cells(SHAPE, reference.itemsize, runs=None, kept_dims=(), fewest=64)
     assert math.prod(cells.sizes) > 4
 
     def sketch(values: Tensor) -> Sketch:
         stored = fingerprint_of(values, cells).to_bytes()
         found = Fingerprint.from_bytes(stored, cells.sums_shape(SHAPE), has_exponents=False)
-        return Sketch(sums=found.sums, total=found.total, squares=found.squares, peak=found.peak)
+        squares = found.squares if math.isfinite(found.squares) else None
+        return Sketch(sums=found.sums, total=None, squares=squares, peak=found.peak, prints=[found])
 
     return SketchPair(sketch(reference), sketch(candidate), SHAPE, cells.sizes).statistics()
 
 
-def test_finite_numbers_are_not_called_infinite() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 32])
+def test_finite_numbers_are_not_called_infinite(dtype: torch.dtype, rows: int) -> None:
+    """Also where sums overflow in one of both runs alone."""
+    other = mask(dtype)
+    other[rows:] = 0.0
+    for found in (compared(mask(dtype), other), compared(other, mask(dtype))):
+        assert (found.nonfinite_reference, found.nonfinite_candidate) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_mask_passes(dtype: torch.dtype) -> None:
+    assert compared(mask(dtype), mask(dtype)).equal
+
+
+def test_its_norm_is_known() -> None:
     found = compared(mask(), mask())
-    assert (found.nonfinite_reference, found.nonfinite_candidate) == (0, 0)
-    assert found.equal
     assert found.reference_norm == pytest.approx(float(mask().double().norm()), rel=1e-4)
 
 
@@ -58,3 +72,10 @@ def test_what_is_not_finite_is_told(bad: float) -> None:
     assert compared(plain, spoilt).nonfinite_candidate == 1
     assert compared(spoilt, plain).nonfinite_reference == 1
     assert compared(spoilt, spoilt).nonfinite_candidate == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_nan_in_a_mask_is_told(dtype: torch.dtype) -> None:
+    spoilt = mask(dtype)
+    spoilt[60, 2] = math.nan  # where no sum is too large
+    assert compared(mask(dtype), spoilt).nonfinite_candidate == 1
