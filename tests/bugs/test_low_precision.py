@@ -9,6 +9,7 @@ import pytest
 from benchmarks.lowprecision.grid import cases
 from tests.support.tracing import explain
 from ttrace.core.blame import Diagnosis, Mistake
+from ttrace.core.finding import Topic
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.local import LocalExecutor
@@ -83,6 +84,7 @@ def test_what_a_pass_hides_is_looked_into(is_bug: bool, pool: WorkerPool, tmp_pa
     ).diff()
     assert found.failures == ()
     assert found.exit_code == int(is_bug), explain(found)
+    assert not [note for note in found.notes if note.topic is Topic.CODES_FLIP]
     if is_bug:
         (culprit,) = found.culprits
         assert (culprit.blame,) == bug.expected

@@ -26,7 +26,7 @@ def out_of_recipe(reference: Codes, candidate: Codes) -> dict[str, list[str]]:
     """
     if reference is None or candidate is None:
         return {}
-    expected = {path: found for path, codes in reference.items() if (found := _formats(codes))}
+    expected = formats_of(reference)
     same = {path for path in expected if set(expected[path]) <= {*candidate.get(path, ())}}
     added = [path for path in candidate if path not in reference]
     idle = [path for path in expected if not _formats(candidate.get(path, ()))]
@@ -43,12 +43,17 @@ def other_formats(reference: Codes, candidate: Codes) -> dict[str, tuple[list[st
     if reference is None or candidate is None:
         return {}
     found = {}
-    for path, codes in reference.items():
-        expected, made = _formats(codes), _formats(candidate.get(path, ()))
+    for path, expected in formats_of(reference).items():
+        made = _formats(candidate.get(path, ()))
         added = [each for each in made if each not in expected]
-        if expected and added:
+        if added:
             found[path] = (added, expected)
     return found
+
+
+def formats_of(codes: Codes) -> dict[str, list[str]]:
+    """Modules that quantise, with the dtypes of their codes."""
+    return {path: found for path, made in (codes or {}).items() if (found := _formats(made))}
 
 
 def _formats(codes: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ttrace.analysis.align import Aligned
 from ttrace.analysis.batch import notes_of
-from ttrace.analysis.recipes import Codes, other_formats, out_of_recipe
+from ttrace.analysis.recipes import Codes, formats_of, other_formats, out_of_recipe
 from ttrace.analysis.sources import Source
 from ttrace.core.finding import Note, Topic
 from ttrace.core.hyperparameter import Difference
@@ -79,7 +79,9 @@ def of_precisions(allowed: Mapping[TensorId, Precision]) -> Iterator[Note]:
 
 
 def of_recipes(reference: Codes, candidate: Codes) -> Iterator[Note]:
-    """Modules that quantise otherwise than the reference's."""
+    """Modules that quantise, where nobody watched the candidate; or that do so otherwise."""
+    if candidate is None and (quantising := formats_of(reference)):
+        yield Note(topic=Topic.CODES_FLIP, count=len(quantising), modules=tuple(quantising))
     modules = {**out_of_recipe(reference, candidate), **other_formats(reference, candidate)}
     if modules:
         yield Note(topic=Topic.OTHER_RECIPE, count=len(modules), modules=tuple(modules))

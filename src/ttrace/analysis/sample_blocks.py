@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ttrace.analysis.align import Aligned, Aligner
+from ttrace.analysis.recipes import formats_of
 from ttrace.analysis.sources import Source, opened
 from ttrace.core.alignment import Alignment
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, Runs, normalise
 from ttrace.core.logical import LogicalTensor
-from ttrace.core.quantising import WHOLE_NUMBERS
 from ttrace.core.sample_blocks import SampleBlocks
 from ttrace.trace.reader import Trace
 from ttrace.trace.store import PathOrUrl
@@ -32,8 +32,7 @@ def quantising_modules(perturbed: PathOrUrl) -> tuple[str, ...]:
 
 def makes_formats(perturbed: PathOrUrl) -> bool:
     """Whether a module makes codes of a floating format: others round to whole numbers, too."""
-    found = Trace.open(perturbed).codes or {}
-    return any(set(codes) - {WHOLE_NUMBERS} for codes in found.values())
+    return bool(formats_of(Trace.open(perturbed).codes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

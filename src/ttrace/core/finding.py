@@ -86,6 +86,7 @@ class Topic(StrEnum):
     SCALES_OF_BLOCKS = "scales_of_blocks"  # the reference quantised in the candidate's blocks
     SCALES_OF_ALL = "scales_of_all"  # it could have, and is farther from the candidate then
     QUANTISED_AMONG_CALLS = "quantised_among_calls"  # where no call can be cut into blocks
+    CODES_FLIP = "codes_flip"  # modules quantise, so that a plain pass says little
     OTHER_RECIPE = "other_recipe"  # modules that quantise in one run alone, or to another format
     LOSS_SCALE = "loss_scale"
     UNEQUAL_WEIGHTS = "unequal_weights"

@@ -31,7 +31,8 @@ def localized(result: CheckResult, isolation: CheckResult, *, strict: bool = Fal
     """
     of_both = [note for note in isolation.notes if note.topic in _OF_BOTH]
     result = excused(result, enclosures_in(isolation))
-    result = replace(result, notes=(*result.notes, *of_both))
+    told = [note for note in result.notes if note.topic is not Topic.CODES_FLIP]  # which was done
+    result = replace(result, notes=(*told, *of_both))
     if isolation.culprits:
         # Which numbers explain nothing is known where the culprits are.
         of_result = [note for note in result.notes if note.topic is not Topic.OTHER_NUMBER]

@@ -42,9 +42,8 @@ def diff(
     `ttrace.attach`. Traces stay in the folder `out`, empty or not there yet. After `skip` steps
     `every` n-th is recorded; then a command is stopped, unless `run_to_end`. `elsewhere` tells how
     one is treated that only starts a job, `execute` runs things in another way. `isolate=False`
-    saves the runs that say why it fails, or what codes hide. `strict` fails what is borderline, or
-    differs in a module without an effect outside, `accept` lists what may differ. `capture`:
-    "full", "fingerprint", "auto" (values when isolated).
+    saves runs. `strict` fails what is borderline, or differs in a module without an effect outside,
+    `accept` lists what may differ. `capture`: "full", "fingerprint", "auto" (values if isolated).
     """
     experiment = Experiment(
         reference=reference,

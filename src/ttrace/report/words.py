@@ -215,6 +215,9 @@ TOPICS = {
     Topic.QUANTISED_AMONG_CALLS: "{modules} {count:|quantises/quantise} between calls of other "
     "modules, so that the reference could not do it in the candidate's blocks of samples: scales "
     "of a rank's samples, if it has such, differ from the reference's there",
+    Topic.CODES_FLIP: "{modules} {count:|quantises/quantise}: codes that flip between correct "
+    "layouts hide mistakes from this comparison; isolated runs show them (`ttrace diff`, "
+    "`ttrace isolate`)",
     Topic.OTHER_RECIPE: "{modules} {count:|makes/make} other codes than in the reference, or none: "
     "check that both runs quantise by the same recipe",
     Topic.LOSS_SCALE: "activation gradients are {factor:g} times the reference's, as a loss "

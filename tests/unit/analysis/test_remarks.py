@@ -7,8 +7,11 @@ import pytest
 from attacks.forging import Forged
 from tests.support import tiny_train
 from ttrace.analysis.check import check
+from ttrace.analysis.remarks import of_recipes
 from ttrace.core.finding import Topic
+from ttrace.core.quantising import WHOLE_NUMBERS
 from ttrace.core.results import CheckResult, Outcome
+from ttrace.report.overall import note as told
 from ttrace.trace import journal
 from ttrace.trace.progress import write_death
 
@@ -58,3 +61,24 @@ def test_a_run_that_died_at_its_exit_is_a_note(tmp_path: Path) -> None:
     assert [n.text for n in result.notes if n.topic is Topic.DIED_AT_EXIT] == [
         "reference run was killed by SIGABRT"
     ]
+
+
+E4M3 = ["float8_e4m3fn"]
+RECIPE = {"a": E4M3, "b": E4M3, "c": E4M3}
+
+
+class TestRecipes:
+    def test_where_modules_quantise_a_plain_pass_says_little(self) -> None:
+        (note,) = of_recipes(RECIPE | {"d": [WHOLE_NUMBERS]}, None)
+        assert (note.topic, note.modules) == (Topic.CODES_FLIP, ("a", "b", "c"))
+        assert told(note).startswith("a, b, c quantise: codes that flip")
+
+    @pytest.mark.parametrize("reference", [None, {}, {"d": [WHOLE_NUMBERS]}])
+    def test_where_none_does_nothing_is_said(self, reference: dict[str, list[str]] | None) -> None:
+        assert list(of_recipes(reference, None)) == []
+
+    def test_an_isolated_run_that_was_watched_tells_who_quantises_otherwise(self) -> None:
+        assert list(of_recipes(RECIPE, RECIPE)) == []
+        (note,) = of_recipes(RECIPE, RECIPE | {"b": ["float8_e5m2"]})
+        assert (note.topic, note.modules) == (Topic.OTHER_RECIPE, ("b",))
+        assert told(note).startswith("b makes other codes than in the reference, or none")
