@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ttrace.analysis.align import Aligned, Aligner
-from ttrace.analysis.recipes import formats_of
 from ttrace.analysis.sources import Source, opened
 from ttrace.core.alignment import Alignment
 from ttrace.core.ids import Kind, TensorId
@@ -28,11 +27,6 @@ from ttrace.trace.store import PathOrUrl
 def quantising_modules(perturbed: PathOrUrl) -> tuple[str, ...]:
     """The modules in whose calls codes were made, in a run that looked for them."""
     return tuple(Trace.open(perturbed).codes or ())
-
-
-def makes_formats(perturbed: PathOrUrl) -> bool:
-    """Whether a module makes codes of a floating format: others round to whole numbers, too."""
-    return bool(formats_of(Trace.open(perturbed).codes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ class Topic(StrEnum):
     SCALES_OF_ALL = "scales_of_all"  # it could have, and is farther from the candidate then
     QUANTISED_AMONG_CALLS = "quantised_among_calls"  # where no call can be cut into blocks
     CODES_FLIP = "codes_flip"  # modules quantise, so that a plain pass says little
-    OTHER_RECIPE = "other_recipe"  # modules that quantise in one run alone, or to another format
+    OTHER_RECIPE = "other_recipe"  # modules that quantise in the reference alone, or otherwise
     LOSS_SCALE = "loss_scale"
     UNEQUAL_WEIGHTS = "unequal_weights"
     DETERMINISTIC = "deterministic"

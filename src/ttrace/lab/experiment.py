@@ -26,11 +26,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ttrace.core.finding import Topic
 from ttrace.core.results import CheckResult, Outcome, Strength
 from ttrace.errors import CommandFailed
 from ttrace.lab.captured import Capture
 from ttrace.lab.conclusion import localized, stands_without
-from ttrace.lab.in_blocks import closest, cut_file_of, quantises
+from ttrace.lab.in_blocks import closest, cut_file_of
 from ttrace.lab.isolation import Isolation
 from ttrace.lab.noisy import Noisy, devices_differ
 from ttrace.lab.series import Series
@@ -98,5 +99,6 @@ def _is_open(result: CheckResult) -> bool:
     that was not quantised at all lies within what they explain: there a pass says little.
     """
     if result.outcome is Outcome.EQUIVALENT:
-        return result.strength is Strength.BORDERLINE or quantises(result)
+        quantises = any(note.topic is Topic.CODES_FLIP for note in result.notes)
+        return result.strength is Strength.BORDERLINE or quantises
     return result.outcome is Outcome.NOT_EQUIVALENT

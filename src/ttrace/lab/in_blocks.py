@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.sample_blocks import makes_formats, quantising_modules, sample_blocks
+from ttrace.analysis.sample_blocks import quantising_modules, sample_blocks
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.core.sample_blocks import SampleBlocks
@@ -41,14 +41,6 @@ def cut_file_of(result: CheckResult) -> Path | None:
     """The file by which the reference of a comparison was cut, where it was."""
     file = Path(result.reference).parent / _FILE
     return file if file.is_file() else None
-
-
-def quantises(result: CheckResult) -> bool:
-    """Whether modules of the reference make codes, as far as its perturbed runs can be read."""
-    try:
-        return any(makes_formats(Path(noisy)) for noisy in result.perturbed[:1])
-    except TTraceError:
-        return False
 
 
 def closest(runs: Series, whole: CheckResult, noisy: Noisy) -> CheckResult:

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.made_results import tensor
-from ttrace.analysis.sample_blocks import Found
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
 from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import TensorId
 from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
 from ttrace.errors import CommandFailed
-from ttrace.lab import in_blocks, isolation
+from ttrace.lab import isolation
 from ttrace.lab import series as lab
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.run import TracedRun
@@ -72,14 +71,6 @@ class Told:
         return found
 
 
-@pytest.fixture
-def quantising(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The perturbed reference saw codes being made."""
-    monkeypatch.setattr(in_blocks, "quantising_modules", lambda _: ("a",))
-    monkeypatch.setattr(in_blocks, "makes_formats", lambda _: True)
-    monkeypatch.setattr(in_blocks, "sample_blocks", lambda *_: Found())
-
-
 def topics(found: CheckResult) -> list[Topic]:
     return [note.topic for note in found.notes]
 
@@ -93,19 +84,20 @@ def test_far_below_the_limit_nothing_more_is_run(
     assert (found.outcome, found.strength) == (Outcome.EQUIVALENT, Strength.CLEAR)
 
 
-@pytest.mark.usefixtures("quantising")
 @pytest.mark.parametrize(("isolated", "exit_code"), [(0.2, 0), (40.0, 1)])
 def test_where_modules_quantise_a_pass_is_looked_into(
     isolated: float, exit_code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Codes that flip hide mistakes of whole layers."""
-    plain = replace(result(0.3), perturbed=("perturbed-1",))
+    note = Note(topic=Topic.CODES_FLIP, count=1, modules=("a",))
+    plain = replace(result(0.3), notes=(note,))
     told = Told(monkeypatch, [plain], [result(isolated)])
     found = told.diff(tmp_path)
     assert told.names == [*PLAIN, *ISOLATED]
     assert found.exit_code == exit_code
     assert found.isolation is not None
     assert found.failures == ()
+    assert topics(found) == []
     said = overall.follow_on(found)
     assert said == "" if exit_code == 0 else said.startswith("no tensor of the plain comparison")
 

@@ -23,7 +23,7 @@ _SAME = 2.0**-22
 # Squares of smaller numbers vanish in float32, in which a GPU adds them.
 _SMALLEST_EXACT = 1e-30
 _LARGEST_SUM = float(np.finfo(np.float32).max)
-_SAME_SQUARES = 1e-4  # chosen: far above their rounding, and below one element of a mask in a row
+_SAME_SQUARES = 1e-9  # chosen: far above the rounding of doubles, below one element of most masks
 NOTHING = Statistics(
     count=0,
     error_norm=0.0,

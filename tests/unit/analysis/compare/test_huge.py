@@ -56,9 +56,10 @@ def test_its_norm_is_known() -> None:
     assert found.reference_norm == pytest.approx(float(mask().double().norm()), rel=1e-4)
 
 
-def test_another_mask_differs() -> None:
+@pytest.mark.parametrize("masked", [slice(None), slice(5, 6)], ids=["a row", "one element"])
+def test_another_mask_differs(masked: slice) -> None:
     other = mask()
-    other[0] = 0.0
+    other[0, masked] = 0.0
     found = compared(mask(), other)
     assert not found.equal
     assert found.error_norm == pytest.approx(float((mask() - other).double().norm()), rel=1e-2)
