@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-MEGATRON := .venv/.megatron
+ADAPTERS := .venv/.adapters
 DOCS := .venv/.docs
 BENCH := .venv/.bench
 WILD := .venv/.wild
@@ -13,21 +13,24 @@ STORAGE := build/storage/.installed
 # Cases at a time, of up to 8 ranks each.
 JOBS ?= 1
 
-.PHONY: demo test test-slow test-slurm test-trainers test-browser browser-deps screenshots lint format docs
-.PHONY: bench bench-record bench-bugs bench-clean bench-lowprecision bench-lowprecision-gpu bench-megatron bench-power bench-programs bench-wild bench-sweep
-.PHONY: bench-bugs-auto bench-estimate bench-fingerprints bench-gpu bench-trainers bench-yardsticks crash faults fuzz clean bench-scale bench-simulated bench-cores
+.PHONY: demo test test-flows test-all test-record test-slurm browser-deps screenshots lint format docs
+.PHONY: bench bench-record bench-bugs bench-lowprecision bench-lowprecision-gpu bench-megatron bench-programs bench-wild
+.PHONY: bench-bugs-auto bench-fingerprints bench-gpu bench-trainers crash faults fuzz clean study bench-scale bench-simulated
 .DEFAULT_GOAL := demo
 
-# torch first and by itself: a later resolver run must not choose another build of it.
-$(STAMP): pyproject.toml constraints.txt build_kernel.py src/ttrace/measure/kernel.c src/ttrace/measure/kernel_lanes.h src/ttrace/measure/sketch.c
+# torch first and by itself: a later resolver run must not choose another build of it. Which one it is
+# depends on whether there is a GPU: install_torch.py.
+$(STAMP): pyproject.toml constraints.txt install_torch.py build_kernel.py src/ttrace/measure/kernel.c src/ttrace/measure/kernel_lanes.h src/ttrace/measure/sketch.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python install_torch.py $(BIN)/python -c constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# Its own dependencies would choose another torch, and are for GPUs.
-$(MEGATRON): $(STAMP)
+# The frameworks that TTrace has adapters for. megatron-core's own dependencies would choose another
+# torch, and are for GPUs; DeepSpeed compiles its kernels for GPUs when it is first used, or not at all.
+$(ADAPTERS): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps megatron-core==0.16.1
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt deepspeed
 	touch $@
 
 # Plots, and models of Hugging Face.
@@ -40,9 +43,8 @@ $(WILD): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[wild]'
 	touch $@
 
-# DeepSpeed compiles its kernels for GPUs when it is first used, or not at all. What torchtitan
-# depends on takes 1.5 GB; its models and its trainer need little of it (zoo/trainers).
-$(TRAINERS): $(STAMP)
+# What torchtitan depends on takes 1.5 GB; its models and its trainer need little of it (zoo/trainers).
+$(TRAINERS): $(ADAPTERS)
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainers]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps torchtitan==0.3.0
 	touch $@
@@ -64,22 +66,34 @@ demo: $(STAMP)
 	@echo "== the same with a planted bug: exit code 1 is what we want to see =="
 	$(BIN)/ttrace demo --bug column-input-grad; test $$? -eq 1
 
-# The slow ones repeat what the others cover, or run whole pages of the documentation. Two files at a
-# time: most of their runs keep one core busy.
-test: $(STAMP) $(MEGATRON)
-	$(BIN)/python -m pytest -m "not slow and not slurm and not trainers" -n 2 --dist loadfile
+# Unit, property, contract and repository tests, and one flow for each phase of a step and each
+# adapter: minutes on two cores. tests/README.md says what the tiers are.
+TESTS = $(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(STAMP) $(ADAPTERS)
+	$(TESTS) --tier test -m "not trainers and not browser and not slurm"
 
-test-slow: $(STAMP) $(MEGATRON) $(BENCH) $(WILD) $(RAY) $(STORAGE)
-	$(BIN)/python -m pytest -m "slow and not trainers" -n 2 --dist loadfile
+# What CI runs beside them: the flows in which everything occurs that occurs in any, and a seventh of
+# the others. Trainers keep what they know in global variables, so they have a run of their own.
+test-flows: test-deps
+	$(TESTS) --tier flows -m "not trainers and not slurm"
+	$(TESTS) --tier flows -m trainers
 
-# Trainers in some strategies, right and wrong, and the pages about them; the others are slow:
-# `make bench-trainers` tries all.
-test-trainers: $(STAMP) $(TRAINERS)
-	$(BIN)/python -m pytest -m "trainers and not slow"
+# Everything, as every night: an hour and a half on two cores.
+test-all: test-deps
+	$(TESTS) -m "not trainers"
+	$(TESTS) -m trainers
+
+# What tests/tiers chooses from, written anew; after tests were added, or took another time.
+test-record: test-deps
+	$(TESTS) --record-flows -m "not trainers"
+	$(TESTS) --record-flows -m trainers
+
+.PHONY: test-deps
+test-deps: $(STAMP) $(ADAPTERS) $(BENCH) $(WILD) $(RAY) $(STORAGE) $(TRAINERS) browser-deps
 
 # Job scripts under a real Slurm of two nodes on this machine, Debian's; as root, or with sudo. The
 # tests start its daemons themselves: those of the packages are not needed. A few minutes.
-test-slurm: $(STAMP)
+test-slurm: $(STAMP) $(RAY)
 	@command -v slurmctld munged sbatch >/dev/null || { SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
 	$(BIN)/python -m pytest tests/slurm
@@ -103,9 +117,6 @@ browser-deps: $(STAMP)
 	test -z "$$missing" || { SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends $$missing; }
 	$(MAKE) --no-print-directory $(AXE)
-
-test-browser: browser-deps
-	$(BIN)/python -m pytest tests/browser
 
 screenshots: browser-deps
 	$(BIN)/python -m tests.browser.screenshots
@@ -146,26 +157,16 @@ bench-bugs: $(STAMP)
 
 # These and Megatron's with fingerprints first: the same places must be named, and every twin be
 # silent. What is in benchmarks/bugs-auto.json is not run again: remove it after tolerances change.
-bench-bugs-auto: $(STAMP) $(MEGATRON)
+bench-bugs-auto: $(STAMP) $(ADAPTERS)
 	PYTHONPATH=examples/megatron_gpt $(BIN)/python -m benchmarks.bugs.auto
 
 # A check of 64 layers on 64 ranks by fingerprints; a few minutes and 2 GB of disk, mostly to make traces.
 bench-fingerprints: $(STAMP)
 	$(BIN)/python -m benchmarks.fingerprints
 
-# What estimates say beside what runs and checks take: minutes on two cores. On a quiet machine, with
-# WRITE=--write, it is the page.
-bench-estimate: $(STAMP)
-	$(BIN)/python -m benchmarks.estimate $(WRITE)
-
 # Checks of large traces by every engine; some minutes, and 4 GB of disk, on a quiet machine.
 bench-scale: $(STAMP) $(RAY)
 	$(BIN)/python -m benchmarks.scale engines killed ray ranks
-
-# On a machine of 16 cores, with torch, numpy, safetensors and xxhash; nothing is installed.
-bench-cores:
-	PYTHONPATH=src:. $(PYTHON) -m benchmarks.scale cores real
-	PYTHONPATH=src:. $(PYTHON) -m benchmarks.simulated --jobs 5 --record
 
 # Layouts of 64 ranks in one process, correct and wrong: minutes on two cores.
 bench-simulated: $(STAMP)
@@ -184,28 +185,8 @@ bench-trainers: $(TRAINERS)
 	$(BIN)/python -m benchmarks.trainers
 
 # Bugs of released packages, each with its twin and its proof: minutes on two cores.
-bench-wild: $(BENCH) $(MEGATRON) $(WILD)
+bench-wild: $(BENCH) $(ADAPTERS) $(WILD)
 	$(BIN)/python -m benchmarks.wild
-
-# What of torch on several ranks is not what it is on one: a quarter of an hour on two cores.
-bench-sweep: $(STAMP)
-	$(BIN)/python -m benchmarks.sweep
-
-# Clean runs, planted errors, and the plots of docs/: half an hour on two cores.
-bench-power: $(BENCH)
-	$(BIN)/python -m benchmarks.power --jobs $(JOBS)
-	$(BIN)/python -m benchmarks.power.depth
-	$(BIN)/python -m benchmarks.power.plots
-	$(BIN)/python -m benchmarks.power.table
-	$(BIN)/python -m benchmarks.power.fingerprints
-	$(BIN)/python -m benchmarks.power.draws
-
-# Correct runs of many architectures, none of which may raise an alarm: hours on 2 cores, or JOBS=5
-# on 16. What is in benchmarks/clean/clean.json is not run again: remove it after tolerances change.
-bench-clean: $(BENCH)
-	$(BIN)/python -m benchmarks.clean --jobs $(JOBS)
-	$(BIN)/python -m benchmarks.clean.table
-	$(BIN)/python -m benchmarks.clean.plots
 
 # Recipes of low precision in several layouts, correct and with bugs: most of an hour on two cores.
 # What is in benchmarks/lowprecision/clean.json is not run again: remove it after tolerances change.
@@ -216,15 +197,15 @@ bench-lowprecision: $(WILD)
 bench-lowprecision-gpu:
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.lowprecision.gpu
 
-# Other yardsticks than the one that was chosen, on small models: minutes on one core.
-bench-yardsticks: $(STAMP)
-	$(BIN)/python -m benchmarks.yardsticks
-
 # Every layout in both precisions, every bug and its twin: hours on 2 cores, or JOBS=5 on 16. What
 # is in benchmarks/megatron.json is not run again.
-bench-megatron: $(STAMP) $(MEGATRON)
+bench-megatron: $(STAMP) $(ADAPTERS)
 	PYTHONPATH=examples/megatron_gpt $(BIN)/python -m benchmarks.megatron --jobs $(JOBS)
 	$(BIN)/python -m benchmarks.megatron.table
+
+# A study, or a module of one: NAME=power, NAME=power.depth; studies/README.md has them all.
+study: $(BENCH)
+	$(BIN)/python -m studies.$(NAME) $(ARGS)
 
 # Raises in every function of the tracer that a run reaches: 20,000 times, 45 minutes on two cores.
 faults: $(STAMP)

@@ -7,14 +7,13 @@ forged.write()                       manifest and journal, sealed again
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ttrace.core.door import parse_json
 from ttrace.trace import journal
-from ttrace.trace.sealed import seal, unseal
+from ttrace.trace.manifest import seal, unseal
 
 
 @dataclass(slots=True)
@@ -50,18 +49,3 @@ class Forged:
                 framed = chain.frame((line.key, journal.encoded(line.value)))
                 chain.accept(framed)
                 file.write(framed)
-
-
-def write_as_once(folder: Path, version: int = 1) -> None:
-    """Write a rank as an older ttrace did: no seal, and lines that know nothing of each other."""
-    forged = Forged(folder)
-    manifest = {**forged.manifest, "version": version}
-    (folder / journal.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-    chain = journal.Chain("0", is_linked=False)
-    once = [line for line in forged.lines if line.key != journal.STEP]
-    for line in once:
-        if line.key == journal.END:
-            del line.value["records"]
-    (folder / journal.JOURNAL).write_bytes(
-        b"".join(chain.frame((line.key, journal.encoded(line.value))) for line in once)
-    )

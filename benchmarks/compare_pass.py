@@ -26,9 +26,7 @@ from pathlib import Path
 import torch
 
 from ttrace.measure.accumulator import Accumulator
-from ttrace.measure.kernel import CompiledKernel, default_kernel
-from ttrace.measure.kernel_numpy import PythonKernel
-from ttrace.measure.sums import Kernel
+from ttrace.measure.kernel import CompiledKernel, Kernel, PythonKernel, default_kernel
 from ttrace.trace.blocks import BLOCK_ELEMENTS
 
 # Larger than the L2 cache of any core, and the size of one weight of a mid-sized model.

@@ -1,1 +1,1 @@
-"""Planted bugs, each with a correct twin, shared by tests and benchmarks. Not in the wheel."""
+"""Planted bugs with their twins, correct programs and made-up traces, for tests and benchmarks."""

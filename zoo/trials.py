@@ -5,32 +5,36 @@
     trials.twin(bug).is_silent      must be
 
 Enters: functions on ranks. Leaves: what TTrace said of them. A reference is run once for all
-candidates that are compared with it, and so is a twin that several bugs share; a bug is run once.
+candidates that are compared with it, and a twin once for all bugs that share it: they are kept in a
+memo, which processes may share. A bug is run whenever it is asked for.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ttrace.core.blame import Blame, Culprit
-from ttrace.core.readings import Statistic
 from ttrace.core.results import CheckResult, Verdict
-from ttrace.lab.captured import Capture
-from ttrace.lab.conclusion import localized
-from ttrace.lab.experiment import Experiment
+from ttrace.core.statistics import Statistic
+from ttrace.lab.experiment import Experiment, localized
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Function, TracedRun
+from ttrace.lab.series import Capture
+from ttrace.report.json_file import read_result, render
 from ttrace.trace.plan import first_plan
 from ttrace.trace.segment import HEADER_BYTES
 from ttrace.trace.store import local_path
 from zoo.bug import Bug
+from zoo.memo import Memo
+
+# Chosen: models of the zoo are tiny. A tensor of 1,024 bytes then has a fingerprint.
+FEWEST_SUMS = 64
 
 
 def blames(result: CheckResult) -> tuple[Blame, ...]:
@@ -112,43 +116,41 @@ class Trial:
         return max(found, default=math.nan)
 
 
-class _Made(NamedTuple):
-    """A run of a reference, and how long it took."""
-
-    folder: Path
-    seconds: float
-
-
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """A pool of ranks, a folder, and the runs that several trials have in common."""
+    """A pool of ranks, a folder, and a memo of the runs that several trials have in common."""
 
     pool: WorkerPool
     folder: Path
     capture: Capture = Capture.FULL
     fewest_sums: int | None = None
-    _references: dict[Hashable, _Made] = field(default_factory=dict)
-    _twins: dict[Hashable, Trial] = field(default_factory=dict)
-    _bugs: dict[Hashable, Trial] = field(default_factory=dict)
-    _shared: list[float] = field(default_factory=list)  # seconds of references met again
+    shared: Memo | None = None  # with other processes; else they are kept in the folder
+    _spared: list[float] = field(default_factory=list)  # seconds of references met again
+
+    @property
+    def memo(self) -> Memo:
+        return self.shared or Memo(self.folder / "memo")
 
     def bug(self, bug: Bug) -> Trial:
         """The bug, compared and isolated; a race is tried until it shows."""
-        key = (bug.reference, bug.candidate, bug.steps)
-        if key not in self._bugs:
-            for _ in range(bug.attempts):
-                found = self.run(bug.reference, bug.candidate, steps=bug.steps)
-                if found.plain.exit_code == 1:
-                    break
-            self._bugs[key] = found
-        return self._bugs[key]
+        for _ in range(bug.attempts):
+            found = self.run(bug.reference, bug.candidate, steps=bug.steps)
+            if found.plain.exit_code == 1:
+                break
+        return found
 
     def twin(self, bug: Bug) -> Trial:
         """Its correct twin, which must be silent in both."""
-        key = (bug.reference, bug.twin, bug.steps)
-        if key not in self._twins:
-            self._twins[key] = self.run(bug.reference, bug.twin, steps=bug.steps)
-        return self._twins[key]
+        return self.correct(bug.reference, bug.twin, steps=bug.steps)
+
+    def correct(self, reference: Function, candidate: Function, *, steps: int = 1) -> Trial:
+        """A correct run, which several wrong ones may have as their twin."""
+
+        def make(folder: Path) -> None:
+            _write_trial(self.run(reference, candidate, steps=steps), folder)
+
+        key = ("trial", reference, candidate, steps, self.capture, self.fewest_sums)
+        return _read_trial(self.memo.made(key, make))
 
     def run(
         self,
@@ -159,7 +161,7 @@ class Trials:
         isolates_equivalent: bool = True,
     ) -> Trial:
         """A comparison, then an isolated run."""
-        start, shared = time.monotonic(), sum(self._shared)
+        start, shared = time.monotonic(), sum(self._spared)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             experiment = self._experiment(reference, candidate, Path(folder), steps)
             plain = experiment.compare()
@@ -172,7 +174,7 @@ class Trials:
             isolated=isolated,
             seconds=time.monotonic() - start,
             size_bytes=size_bytes,
-            shared_seconds=sum(self._shared) - shared,
+            shared_seconds=sum(self._spared) - shared,
         )
 
     def compare(self, reference: Function, candidate: Function, *, steps: int = 1) -> CheckResult:
@@ -206,16 +208,41 @@ class Trials:
         plan = None if settings.plan is None else first_plan(settings.plan).read_bytes()
         blocks = None if settings.blocks is None else settings.blocks.read_bytes()
         key = (run.work, replace(settings, folder=Path(), plan=None, blocks=None), plan, blocks)
-        if key not in self._references:
-            start = time.monotonic()
-            kept = Path(tempfile.mkdtemp(prefix="reference-", dir=self.folder))
-            LocalExecutor(self.pool)(replace(run, settings=replace(settings, folder=kept)))
-            self._references[key] = _Made(kept, time.monotonic() - start)
-        else:
-            self._shared.append(self._references[key].seconds)
+        is_fresh = False
+
+        def make(made: Path) -> None:
+            nonlocal is_fresh
+            is_fresh, start = True, time.monotonic()
+            traced = replace(settings, folder=made / "trace")
+            LocalExecutor(self.pool)(replace(run, settings=traced))
+            (made / "seconds").write_text(str(time.monotonic() - start))
+
+        found = self.memo.made(("reference", *key), make)
+        if not is_fresh:
+            self._spared.append(float((found / "seconds").read_text()))
         folder = local_path(run.folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.symlink_to(self._references[key].folder)
+        folder.symlink_to(found / "trace")
+
+
+def _write_trial(trial: Trial, folder: Path) -> None:
+    (folder / "plain.json").write_text(render(trial.plain))
+    if trial.isolated is not None:
+        (folder / "isolated.json").write_text(render(trial.isolated))
+    numbers = [trial.seconds, trial.size_bytes, trial.shared_seconds]
+    (folder / "numbers.json").write_text(json.dumps(numbers))
+
+
+def _read_trial(folder: Path) -> Trial:
+    seconds, size_bytes, shared_seconds = json.loads((folder / "numbers.json").read_text())
+    isolated = folder / "isolated.json"
+    return Trial(
+        plain=read_result(folder / "plain.json"),
+        isolated=read_result(isolated) if isolated.exists() else None,
+        seconds=seconds,
+        size_bytes=size_bytes,
+        shared_seconds=shared_seconds,
+    )
 
 
 def _size_bytes(folder: Path) -> int:

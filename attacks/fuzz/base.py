@@ -13,11 +13,18 @@ from typing import Any
 
 import torch
 
-from ttrace.core.code import Code, Excerpt
-from ttrace.core.hyperparameter import Hyperparameter, Owner
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.record import ModuleInfo, RankInfo, Record, Summary
+from ttrace.core.record import (
+    Code,
+    Excerpt,
+    Hyperparameter,
+    ModuleInfo,
+    Owner,
+    RankInfo,
+    Record,
+    Summary,
+)
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.writer import TraceWriter
 
@@ -78,11 +85,10 @@ class _Rank:
         """The same tensor under another name: with its bytes, or, of a gradient, without."""
         self._sequence += 1
         known = self._written[same_as]
-        data = known.to_json() | {"id": f"step0/{name}", "seq": self._sequence}
         where = None if is_gradient else known.location
         self._writer.note(
             Record(
-                id=TensorId.parse(data["id"]),
+                id=TensorId.parse(f"step0/{name}"),
                 rank=self._rank,
                 sequence=self._sequence,
                 dtype=known.dtype,

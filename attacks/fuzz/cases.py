@@ -17,10 +17,10 @@ from attacks.fuzz.base import Base
 from attacks.fuzz.mutations import REMOVED, Mutation
 from ttrace.analysis import inspect as inspection
 from ttrace.analysis.check import check
+from ttrace.cli.traces import print_trace
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.errors import TTraceError
-from ttrace.report.console import console_on
-from ttrace.report.trace_view import print_trace
+from ttrace.report.terminal import console_on
 from ttrace.trace import journal
 
 MOST_SECONDS = 20

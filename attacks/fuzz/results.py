@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from attacks.fuzz.cases import Ran, guarded
 from attacks.fuzz.mutations import REMOVED
 from attacks.fuzz.values import instead_of
-from ttrace.analysis.fix import tried
-from ttrace.core.results import CheckResult
+from ttrace.cli.results import fix_lines
+from ttrace.core.results import CheckResult, compare_results
 from ttrace.report import json_file
-from ttrace.report.console import console_on
 from ttrace.report.forms import FORMS, FileForm, LinesForm
 from ttrace.report.json_file import read_result
-from ttrace.report.terminal_fix import print_fix
 
 _TENSORS = 4  # right, and as many wrong: what matters is that every field is there
 
@@ -76,8 +74,8 @@ def _report(file: Path, data: dict[str, Any]) -> bool:
             form.write(result, "", io.StringIO())
         else:
             form.write(result, str(file.parent / form.name), io.StringIO())
-    fix = tried(CheckResult.from_dict(data), result)
-    print_fix(fix, "before", "after", console_on(io.StringIO()))
+    fix = compare_results(CheckResult.from_dict(data), result)
+    list(fix_lines(fix, "before", "after"))
     return True
 
 

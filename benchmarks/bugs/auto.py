@@ -20,16 +20,14 @@ from benchmarks.bugs.__main__ import ROOT, pool_of
 from benchmarks.bugs.auto_table import Entry, Side, page
 from benchmarks.megatron.job import quieten
 from ttrace.errors import UsageError
-from ttrace.lab.captured import Capture
+from ttrace.lab.series import Capture
 from ttrace.report.wording import place
 from zoo.bug import Bug, Family
 from zoo.registry import bugs, find
-from zoo.trials import Trial, Trials
+from zoo.trials import FEWEST_SUMS, Trial, Trials
 
 PAGE = ROOT / "docs" / "reference" / "bugs-auto.md"
 JSON = ROOT / "benchmarks" / "bugs-auto.json"
-# Chosen: models of the zoo are tiny. A tensor of 1,024 bytes then has a fingerprint.
-FEWEST_SUMS = 64
 # What tests/megatron tries; `make bench-megatron` tries all, with values.
 MEGATRON = (
     *("embedding-mask", "context-loss-scale", "tied-embedding", "stale-parameters"),

@@ -16,16 +16,16 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fingerprints.checked import Checked, checked
-from benchmarks.fingerprints.traces import (
+from benchmarks.pages import replaced
+from benchmarks.record import processor
+from zoo.made_up.checks import Checked, checked
+from zoo.made_up.traces import (
     Wrong,
     write_candidate,
     write_reference,
     write_spoilt,
 )
-from benchmarks.fingerprints.values import Mesh
-from benchmarks.power.table import replaced
-from benchmarks.record import processor
+from zoo.made_up.values import Mesh
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "fingerprints.md"
 SIZES = ((16, Mesh(tp=4, dp=4)), (64, Mesh(tp=4, dp=4)), (64, Mesh(tp=4, dp=16)))

@@ -22,7 +22,7 @@ from benchmarks.gpu import full
 from benchmarks.gpu.kernel import bandwidths
 from benchmarks.gpu.model import NAMED, make_workload
 from benchmarks.gpu.recording import Cost, cost
-from benchmarks.power.table import replaced
+from benchmarks.pages import replaced
 
 
 class Line(NamedTuple):

@@ -25,11 +25,11 @@ import torch
 
 import ttrace
 from benchmarks.gpu.model import NAMED, GptConfig, Workload, make_workload
+from ttrace.capture.memory import CudaDevice
 from ttrace.capture.settings import Settings, without_settings
-from ttrace.capture.staging import CudaDevice
 from ttrace.core.ids import Kind
 from ttrace.core.record import Summary
-from ttrace.trace import segment_file
+from ttrace.trace import segment
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 
@@ -243,7 +243,7 @@ def _dropping_bytes() -> Iterator[None]:
     def write(file: int, data: memoryview, offset: int) -> None:
         """A mock would keep every argument of every call."""
 
-    with mock.patch.object(segment_file, "_write_all", write):
+    with mock.patch.object(segment, "_write_all", write):
         yield
 
 

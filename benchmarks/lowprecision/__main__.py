@@ -16,12 +16,13 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.bugs.__main__ import pool_of
 from benchmarks.bugs.table import Row
-from benchmarks.lowprecision.grid import PAGE, Clean, cases, checked, read, write
-from benchmarks.lowprecision.power import known_power, power_table
+from benchmarks.lowprecision.grid import PAGE, Clean, checked, read, write
 from benchmarks.lowprecision.table import page
+from benchmarks.pages import table_of
 from ttrace.lab.functions import WorkerPool
 from ttrace.report.wording import place
 from zoo.bug import Family
+from zoo.lowprecision.grid import cases
 from zoo.registry import bugs
 from zoo.trials import Trials
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = _bugs(only, pool)
     finally:
         pool.close()
-    text = page(found, rows, power_table(known_power()))
+    text = page(found, rows, table_of(PAGE.read_text(), "power"))
     if only:
         print(text)
     else:

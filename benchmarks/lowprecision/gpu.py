@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.lowprecision import steps
-from benchmarks.lowprecision.grid import SEEDS, Clean, checked
-from benchmarks.power.table import replaced
+from benchmarks.lowprecision.grid import Clean, checked
+from benchmarks.pages import replaced
 from zoo.lowprecision.case import Case, LayoutName
+from zoo.lowprecision.grid import SEEDS
 from zoo.workers import worker_pool
 
 # Scales of tensors and of rows are what `_scaled_mm` knows on every device with float8.

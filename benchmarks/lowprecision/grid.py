@@ -1,6 +1,6 @@
-"""The grid of correct runs, and what TTrace said of each.
+"""What TTrace said of each run of the grid (zoo/lowprecision/grid.py).
 
-Enters: recipes. Leaves: for every case its alarms and its largest ratio; both must stay small.
+Enters: cases. Leaves: for every case its alarms and its largest ratio; both must stay small.
 """
 
 from __future__ import annotations
@@ -8,24 +8,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ttrace.core.results import CheckResult
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.run import Function
-from zoo.lowprecision.case import Case, DtypeName, LayoutName
-from zoo.lowprecision.recipes import RECIPES, Recipe
+from zoo.lowprecision.case import Case
+from zoo.lowprecision.recipes import RECIPES
 from zoo.lowprecision.train import train_rank
 from zoo.trials import Trials
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "lowprecision.md"
-SEEDS = (1, 2, 3)
-# Where flips are rarest, and a single one tells most; layouts of either kind, each with more in it.
-FURTHER_SEEDS_OF, FURTHER_LAYOUTS = "fp32", ("fsdp2", "tp2-sp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +53,6 @@ def write(path: Path, found: Iterable[Clean]) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text("[\n" + ",\n".join(json.dumps(asdict(each)) for each in found) + "\n]\n")
     fresh.replace(path)
-
-
-def cases(device: str = "cpu", only: Callable[[Case], bool] = lambda case: True) -> list[Case]:
-    """All recipes in all of their layouts, and some of these with further seeds."""
-    found = (
-        Case(recipe=recipe.name, layout=layout, dtype=dtype, seed=seed, device=device)
-        for recipe in RECIPES.values()
-        for dtype, seed, layout in product(recipe.dtypes, SEEDS, recipe.layouts)
-        if seed == SEEDS[0] or _is_repeated(recipe, dtype, layout)
-    )
-    return sorted((case for case in found if only(case)), key=lambda case: case.seed, reverse=True)
-
-
-def _is_repeated(recipe: Recipe, dtype: DtypeName, layout: LayoutName) -> bool:
-    is_only = len(recipe.dtypes) == 1
-    return is_only or (dtype == FURTHER_SEEDS_OF and layout in FURTHER_LAYOUTS)
 
 
 def checked(chosen: Sequence[Case], pool: WorkerPool) -> Iterator[Clean]:

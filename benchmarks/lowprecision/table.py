@@ -28,7 +28,7 @@ how many tensors failed or were undecided, all of which would be false alarms.
 """
 _POWER = """## The smallest errors found
 
-`python -m benchmarks.lowprecision.power` plants errors of known kind and size into recorded values
+`python -m studies.power.lowprecision` plants errors of known kind and size into recorded values
 of correct runs, as [for other programs](power.md): outputs, gradients and weight gradients of one
 layer, under tensor parallelism where a recipe has it. The table has the size that 95% of the trials
 need: of a factor `1 + x` of all of a tensor, and of one row of it. Constants are on the relative

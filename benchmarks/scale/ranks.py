@@ -10,15 +10,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.fingerprints.checked import checked
-from benchmarks.fingerprints.traces import (
+from zoo.made_up.checks import checked
+from zoo.made_up.traces import (
     StoredAs,
     Wrong,
     write_candidate,
     write_reference,
     write_spoilt,
 )
-from benchmarks.fingerprints.values import Mesh
+from zoo.made_up.values import Mesh
 
 LAYERS = 64
 MESHES = tuple(Mesh(tp=tp, dp=dp, pp=16) for tp, dp in ((2, 2), (8, 4), (8, 32)))

@@ -6,18 +6,11 @@ $ python -m benchmarks.trainers [NAME ...]      (with names: those alone, and no
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from benchmarks.programs.__main__ import chosen, told, tried
 from benchmarks.programs.table import WrongRow
@@ -26,15 +19,12 @@ from ttrace.errors import TTraceError
 from ttrace.lab.functions import WorkerPool
 from zoo.programs.program import Program, Wrong
 from zoo.programs.trial import try_program, try_wrong
-from zoo.trainers import titan_cpu
 from zoo.trainers.bitwise import is_unchanged
+from zoo.trainers.pool import trainers_pool
 from zoo.trainers.registry import strategies, wrong_strategies
 from zoo.trials import Trials
-from zoo.workers import worker_pool
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "trainers.md"
-# Imported before processes are forked: each takes seconds.
-_FRAMEWORKS = ("transformers", "accelerate", "peft", "lightning", "deepspeed")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,25 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"written to {PAGE}")
     are_right = [row.is_right for row in correct] + [row.is_right for row in wrong]
     return 0 if all(are_right) else 1
-
-
-def trainers_pool() -> WorkerPool:
-    """A process for every run, forked from one that has imported all frameworks there are."""
-    torch.set_num_threads(1)
-    torch.backends.mkldnn.set_flags(False)
-    # Said before they are imported: no GPU is looked for, and nothing is compiled or fetched.
-    os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "0"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other people's
-        for name in _FRAMEWORKS:
-            if importlib.util.find_spec(name):
-                importlib.import_module(name)
-        if all(map(importlib.util.find_spec, titan_cpu.NEEDS)) and not torch.cuda.is_available():
-            titan_cpu.install()
-    if "deepspeed.ops" in sys.modules:  # it would compile one to send tensors in shared memory
-        ops: Any = sys.modules["deepspeed.ops"]
-        ops.__compatible_ops__ = {**ops.__compatible_ops__, "deepspeed_shm_comm": False}
-    return worker_pool(2, fresh=True)
 
 
 def _correct(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ttrace.lab.conclusion import localized
+from ttrace.lab.experiment import localized
 from ttrace.report.overall import headline
 from zoo.trials import Trial
 from zoo.wild.bug import Answer, WildBug
@@ -54,7 +54,7 @@ def page(rows: Sequence[Row]) -> str:
     together = (
         f"\nOf {len(rows)} bugs {len(run)} were run; {sum(row.is_right for row in run)} of them "
         "were named exactly, with a silent twin.\n\nTo look for more: "
-        "`python -m benchmarks.sweep`, which tries losses, operators, optimizers and "
+        "`python -m studies.sweep`, which tries losses, operators, optimizers and "
         "options of FSDP2 against one process.\n"
     )
     head = "| bug | package | what is wrong | TTrace | twin | proof |\n" + "|---" * 6 + "|"

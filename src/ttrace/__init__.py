@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from ttrace.generate.parameters import dropout_mask, generate_parameters, generate_tensor
-    from ttrace.lab.diff import diff
+    from ttrace.lab.experiment import diff
     from ttrace.lab.run import Function
     from ttrace.lab.whatif import whatif
     from ttrace.trace.reader import Trace
@@ -102,7 +102,7 @@ _HOMES = {
         *("TraceError", "TraceNotFound", "UnsupportedTrace", "UsageError", "WorkerLost"),
     ),
     "ttrace.generate.parameters": ("dropout_mask", "generate_parameters", "generate_tensor"),
-    "ttrace.lab.diff": ("diff",),
+    "ttrace.lab.experiment": ("diff",),
     "ttrace.lab.run": ("Function",),
     "ttrace.lab.whatif": ("whatif",),
     "ttrace.trace.reader": ("Trace",),

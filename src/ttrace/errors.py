@@ -12,7 +12,7 @@
     |-- WorkerLost              processes that measure died, again and again
     `-- TraceError              a trace on disk cannot be used
         |-- TraceNotFound       no trace at that path
-        |-- UnsupportedTrace    written by a newer or foreign format
+        |-- UnsupportedTrace    written in another version, or a foreign format
         `-- CorruptTrace        bytes differ from what was written, or the structure is broken
 
 A mismatch between two runs is a result; it is an exception only for those who ask for one.
@@ -43,7 +43,7 @@ class TraceNotFound(TraceError):
 
 
 class UnsupportedTrace(TraceError):
-    """The trace was written by a newer or foreign format."""
+    """The trace was written in another version, or a foreign format."""
 
 
 class CorruptTrace(TraceError):

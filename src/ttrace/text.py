@@ -11,7 +11,9 @@ needs. What is inert stays as it is: it may be made inert twice.
 """
 
 import re
+from collections.abc import Sequence
 
+_MOST_RANKS = 16  # chosen: more are no place to look at
 # Printable as Python sees it, and yet nothing is seen: fillers, joiners, selectors of variants.
 _UNSEEN = (
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
@@ -40,3 +42,13 @@ def _written(char: str) -> str:
     if char == "#":
         return r"\x23"
     return char.encode("unicode_escape").decode("ascii")
+
+
+def list_first(things: Sequence[object], most: int) -> str:
+    """Return the first few with commas between, and dots where there are more: 1, 2, 3 ..."""
+    return ", ".join(map(str, things[:most])) + " ..." * (len(things) > most)
+
+
+def list_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks by number: rank 1; ranks 1, 2."""
+    return f"rank{'s' * (len(ranks) > 1)} {list_first(ranks, _MOST_RANKS)}"

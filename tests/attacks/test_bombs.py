@@ -21,6 +21,8 @@ from ttrace.core.limits import MEMORY_BYTES, RESULT_BYTES
 from ttrace.errors import TTraceError
 from ttrace.report.json_file import read_result
 
+pytestmark = pytest.mark.flow
+
 # Far below the stated limit: none of these is a file that a run could have written.
 _SMALL_BYTES = 512 << 20
 _MOST_SECONDS = 20.0

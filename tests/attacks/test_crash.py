@@ -11,6 +11,8 @@ from attacks.crash.disk import Call, Fault
 from attacks.crash.points import Point, recorded_calls, run_point
 from ttrace.trace.writer import TraceWriter
 
+pytestmark = pytest.mark.flow
+
 
 def once_wrong(at: int, call: Call) -> list[Point]:
     found = []

@@ -16,6 +16,8 @@ from ttrace.adapters import patching
 from ttrace.capture import guard
 from ttrace.capture.guard import Guard, Handles, Hook
 
+pytestmark = pytest.mark.flow
+
 ROOT = Path(__file__).parents[2]
 _SAMPLE = "40"  # chosen: seconds
 
@@ -80,7 +82,7 @@ def test_places_are_found_and_not_listed(known: Expected) -> None:
     for file, function in (
         ("capture/recorder.py", "Recorder.value"),
         ("capture/weights.py", "WeightHooks._arrived"),
-        ("trace/segment_file.py", "_write_all"),
+        ("trace/segment.py", "_write_all"),
         ("adapters/native/modules.py", "walk"),
     ):
         assert (file, function) in functions

@@ -13,6 +13,7 @@ def violations() -> list[Violation]:
     return fuzz(traces=150, reports=60, seeded=0).violations
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("kind", ["traceback", "slow", "memory", "silent"])
 def test_nothing_goes_wrong(violations: list[Violation], kind: str) -> None:
     assert [violation for violation in violations if violation.kind == kind] == []

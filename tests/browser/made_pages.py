@@ -12,7 +12,7 @@ from tests.support.made_results import made
 from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult, Verdict
 from ttrace.report import html
-from ttrace.report.payload import payload
+from ttrace.report.html import payload
 
 Payload = dict[str, Any]
 

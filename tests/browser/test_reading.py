@@ -29,7 +29,7 @@ from tests.browser.screenshots import visit
 from tests.support.made_results import made
 from ttrace.core.ids import Kind
 from ttrace.core.results import Verdict
-from ttrace.report.terms import VERDICT_TERMS
+from ttrace.report.catalogue.tensors import VERDICTS
 
 pytestmark = pytest.mark.browser
 
@@ -204,12 +204,12 @@ def test_terms_are_explained_by_keyboard_by_mouse_and_to_a_reader(
     assert {"mismatch", "norm", "row", "grad input"} <= set(terms)
     browser.execute_script("document.querySelector('#tensor .term').focus()")
     settle(browser)
-    assert text(browser, "#tip:not([hidden])") == VERDICT_TERMS[Verdict.MISMATCH]
+    assert text(browser, "#tip:not([hidden])") == VERDICTS[Verdict.MISMATCH].term
     described = (
         "const id = document.activeElement.getAttribute('aria-describedby');"
         "return document.getElementById(id).textContent"
     )
-    assert browser.execute_script(described) == VERDICT_TERMS[Verdict.MISMATCH]
+    assert browser.execute_script(described) == VERDICTS[Verdict.MISMATCH].term
     press(browser, Keys.ESCAPE)
     assert count(browser, "#tip:not([hidden])") == 0
     conflict = browser.execute_script(
@@ -217,7 +217,7 @@ def test_terms_are_explained_by_keyboard_by_mouse_and_to_a_reader(
     )
     ActionChains(browser).move_to_element(conflict).perform()
     settle(browser)
-    assert text(browser, "#tip:not([hidden])") == VERDICT_TERMS[Verdict.CONFLICT]
+    assert text(browser, "#tip:not([hidden])") == VERDICTS[Verdict.CONFLICT].term
     assert set(texts(browser, "#glossary dt")) >= {"gain", "shift", "slice", "conflict"}
 
 

@@ -18,7 +18,7 @@ Pages = dict[str, Path]
 # Layers, tensors, and milliseconds in which they are ready on a quiet machine.
 READY = [
     pytest.param(140, 10_000, 400),
-    pytest.param(1400, 100_000, 1500, marks=pytest.mark.slow),  # made in a minute
+    pytest.param(1400, 100_000, 1500, marks=pytest.mark.flow),  # made in a minute
 ]
 HEADROOM = 2  # chosen: other jobs may use the machine that runs the tests
 

@@ -2,14 +2,13 @@
 
 import pytest
 
-from benchmarks.bugs.auto import FEWEST_SUMS
 from tests.support.tracing import explain
 from ttrace.core.finding import Topic
-from ttrace.lab.captured import Capture
 from ttrace.lab.functions import WorkerPool
+from ttrace.lab.series import Capture
 from zoo.bug import Bug, Family
 from zoo.registry import bugs
-from zoo.trials import Trials
+from zoo.trials import FEWEST_SUMS, Trials
 
 # Of one layout each; benchmarks.bugs.auto tries all.
 NAMES = {"lost-hooks", "reduced-again", "divisor-without-parts", "expert-divisor"}

@@ -10,20 +10,17 @@ from zoo.wild.bug import Answer, WildBug
 from zoo.wild.bugs import WILD
 from zoo.wild.trial import try_repaired, try_wild
 
-QUICK = {"dtensor_mean_loss", "hybrid_shard"}  # the others are slow
 IGNORED = ("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
-def param(bug: WildBug, *, is_quick: bool) -> object:
+def param(bug: WildBug) -> object:
     marks = [pytest.mark.filterwarnings(each) for each in IGNORED]
-    if not is_quick:
-        marks.append(pytest.mark.slow)
     if bug.installed is None:
         marks.append(pytest.mark.skip(reason=f"{bug.package} is not installed"))
     return pytest.param(bug, id=bug.name, marks=marks)
 
 
-@pytest.mark.parametrize("bug", [param(bug, is_quick=bug.name in QUICK) for bug in WILD.values()])
+@pytest.mark.parametrize("bug", [param(bug) for bug in WILD.values()])
 def test_a_bug_in_the_wild_is_named_and_its_twin_is_silent(bug: WildBug, trials: Trials) -> None:
     wrong, twin = try_wild(trials, bug), try_repaired(trials, bug)
     assert bug.is_named_by(wrong.named), explain(wrong.told)
@@ -31,7 +28,8 @@ def test_a_bug_in_the_wild_is_named_and_its_twin_is_silent(bug: WildBug, trials:
         assert result.exit_code == 0, explain(result)
 
 
-@pytest.mark.parametrize("bug", [param(bug, is_quick=True) for bug in WILD.values()])
+@pytest.mark.flow
+@pytest.mark.parametrize("bug", [param(bug) for bug in WILD.values()])
 def test_the_proof_confirms_the_bug_in_the_version_that_has_it(bug: WildBug) -> None:
     answer, printed = bug.proved()
     assert answer is not Answer.FAILED, printed
@@ -39,6 +37,7 @@ def test_the_proof_confirms_the_bug_in_the_version_that_has_it(bug: WildBug) -> 
         assert answer is Answer.CONFIRMED, printed
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize(
     ("text", "answer"),
     [

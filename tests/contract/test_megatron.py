@@ -25,8 +25,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "mtp": {"tp": 2, "mtp": 1, "per_token": True},
 }
 
-FURTHER = ("vpp", "cp", "mtp")
-
 
 def conform(fields: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")  # that Transformer Engine and Apex are not installed
@@ -60,9 +58,6 @@ def conform(fields: dict[str, Any]) -> None:
             parallel_state.destroy_model_parallel()
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [pytest.param(name, marks=pytest.mark.slow if name in FURTHER else ()) for name in LAYOUTS],
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_on_two_ranks(layout: str, pool: WorkerPool) -> None:
     pool.run(2, conform, SMALL | LAYOUTS[layout])

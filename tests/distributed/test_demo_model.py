@@ -32,6 +32,8 @@ from ttrace.demo.train import (
     parse,
 )
 
+pytestmark = pytest.mark.flow
+
 PARALLEL = TrainConfig(dp=2, tp=2, microbatches=2, layers=2)
 CORRECT = {
     "fsdp, sequence parallel": PARALLEL,

@@ -17,14 +17,9 @@ LAYOUTS = {
     "tp-sp-tied": TrainConfig(tp=2, tied=True),
     "fsdp-tp-sp": TrainConfig(dp=2, tp=2),
 }
-QUICK = {"fsdp", "ddp", "tp"}
 
 
-def case(name: str) -> object:
-    return pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("layout", [case(name) for name in LAYOUTS])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_distributed_reference_is_bitwise_itself(
     layout: str, pool: WorkerPool, tmp_path: Path
 ) -> None:

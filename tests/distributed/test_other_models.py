@@ -272,7 +272,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
     return make
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES)
 def test_correct_model_passes(
     case: str,

@@ -6,6 +6,7 @@ noise, but for those that are marked so.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from ttrace.core.ids import Kind
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Function
 from ttrace.report.wording import why
 
@@ -50,7 +51,7 @@ def compare(pool: WorkerPool, tmp_path: Path) -> Compare:
         experiment = Experiment(
             reference=Function(train, 1, (reference,)),
             candidate=Function(train, 2, (candidate,)),
-            folder=tmp_path,
+            folder=Path(tempfile.mkdtemp(dir=tmp_path)),
             steps=candidate.steps,
             execute=LocalExecutor(pool),
         )
@@ -101,15 +102,10 @@ WRONG = {
         "no quantiser", replace(LOW, quantises=True), "ddp", QUANTISER, "bfloat16"
     ),
 }
-QUICK = {"autocast-ddp-bf16-hook", "policy-forgotten", "autocast-no-quantiser", "autocast-state"}
 
 
-def cases(named: Mapping[str, object], quick: set[str]) -> list[object]:
-    slow = pytest.mark.slow
-    return [
-        pytest.param(each, id=name, marks=() if name in quick else slow)
-        for name, each in named.items()
-    ]
+def cases(named: Mapping[str, object]) -> list[object]:
+    return [pytest.param(each, id=name) for name, each in named.items()]
 
 
 def ratios(result: CheckResult) -> list[float]:
@@ -121,8 +117,10 @@ def ratios(result: CheckResult) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("wrong", cases(WRONG, QUICK))
-def test_what_lost_precision_is_named(wrong: Wrong, compare: Compare) -> None:
+@pytest.mark.parametrize("wrong", cases(WRONG))
+def test_what_lost_precision_is_named_and_its_twin_is_silent(
+    wrong: Wrong, compare: Compare
+) -> None:
     planted = replace(wrong.reference, layout=wrong.layout, plant=wrong.plant)
     result = compare(wrong.reference, planted)
     assert [culprit.blame for culprit in result.culprits] == [wrong.blame], explain(result)
@@ -135,11 +133,6 @@ def test_what_lost_precision_is_named(wrong: Wrong, compare: Compare) -> None:
     assert culprit.diagnosis.reference_dtype == expected
     plain = replace(result, isolation=None)
     assert (max(ratios(plain)) < 1) == wrong.is_near, ratios(plain)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", cases(WRONG, set(WRONG)))
-def test_the_twin_is_silent(wrong: Wrong, compare: Compare) -> None:
     twin = replace(wrong.reference, layout=wrong.layout)
     assert compare(wrong.reference, twin).outcome is Outcome.EQUIVALENT
 
@@ -200,15 +193,7 @@ RIGHT |= {
 
 @pytest.mark.parametrize(
     "pair",
-    cases(
-        RIGHT,
-        {
-            "autocast-one-term-for-four",
-            "autocast-tp-sp",
-            "fp32-reduced-in-bf16",
-            "state-of-local-tensors",
-        },
-    ),
+    cases(RIGHT),
 )
 def test_a_correct_run_is_not_accused(pair: tuple[Training, Training], compare: Compare) -> None:
     result = compare(*pair, isolate=False)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.made_results import made
+from ttrace.testing import PAGES
 from ttrace.testing.equivalence import _write_report
-from ttrace.testing.variables import PAGES
+
+pytestmark = pytest.mark.flow
 
 _RUNNING = "PYTEST_CURRENT_TEST"
 ROOT = Path(__file__).parents[2]

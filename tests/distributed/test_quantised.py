@@ -7,25 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.quantised_train import Recipe, train
+from tests.support.quantised_train import ONE, PLANTS, TWO, Recipe, train
 from tests.support.tracing import explain
 from ttrace.core.blame import Blame, Mistake, Phase
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Function
-
-ONE, TWO = Recipe(), Recipe(steps=2)
-WRONG = {
-    "wrong scale on one rank": (ONE, Mistake.WRONG_SCALE),
-    "codes cut off": (ONE, Mistake.WRONG_CODES),
-    "amax of each rank": (ONE, Mistake.SCALE_OF_EACH_PART),
-    "another format": (ONE, Mistake.OTHER_CODES),
-    "stale scale": (TWO, Mistake.STALE_SCALE),
-    "amax of another tensor": (ONE, Mistake.OTHER_SCALE),
-    "scales of rows": (ONE, Mistake.OTHER_BLOCKS),
-}
 
 
 def compare(
@@ -46,9 +35,9 @@ def compare(
     return experiment.diff() if isolate else experiment.compare()
 
 
-@pytest.mark.parametrize("plant", WRONG)
+@pytest.mark.parametrize("plant", PLANTS)
 def test_what_is_wrong_is_placed_and_told(plant: str, pool: WorkerPool, tmp_path: Path) -> None:
-    recipe, mistake = WRONG[plant]
+    recipe, mistake = PLANTS[plant]
     result = compare(pool, tmp_path, recipe, replace(recipe, plant=plant))
     culprit, *_ = result.culprits
     assert culprit.blame == Blame.of("quantise", phase=Phase.FORWARD), explain(result)

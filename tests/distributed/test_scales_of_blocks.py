@@ -14,7 +14,7 @@ from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Function
 from ttrace.report.overall import note as told
 

@@ -13,8 +13,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-from benchmarks.simulated.cases import CASES, Case, is_right, measure
-from benchmarks.simulated.train import WRONG_MODULE, Bug
 from tests.support.simulating import contents, train_mesh, train_pipeline, train_random
 from tests.support.tracing import explain
 from ttrace.capture.settings import Settings
@@ -22,8 +20,8 @@ from ttrace.core.results import NotEquivalent
 from ttrace.lab.functions import WorkerPool
 from ttrace.testing import assert_equivalent
 from ttrace.trace.reader import Trace
+from zoo.simulated import CASES, WRONG_MODULE, Bug, Case, is_right, measure
 
-SLOW = pytest.mark.slow
 OF_64 = [case for case in CASES if case.dp == 64]
 OF_16 = [
     Case(dp=4, tp=4),
@@ -37,7 +35,7 @@ OF_16 = [
         pytest.param(train_mesh, (4, 1, "ddp"), id="ddp"),
         pytest.param(train_mesh, (4, 1, "fsdp"), id="fsdp2"),
         pytest.param(train_mesh, (2, 2, "fsdp"), id="fsdp2-tensor-parallel"),
-        pytest.param(train_mesh, (2, 2, "ddp"), id="replicated-tensor-parallel", marks=SLOW),
+        pytest.param(train_mesh, (2, 2, "ddp"), id="replicated-tensor-parallel"),
         pytest.param(train_random, (), id="dropout"),
         pytest.param(train_pipeline, (), id="pipeline"),
     ],
@@ -86,7 +84,7 @@ def test_a_layout_is_tested_in_one_process(pool: WorkerPool) -> None:
         compared(wrong=True)
 
 
-@SLOW
+@pytest.mark.flow
 @pytest.mark.parametrize("case", [*OF_64, *OF_16], ids=lambda case: case.name)
 def test_many_ranks_are_silent_when_correct_and_wrong_ones_are_placed(case: Case) -> None:
     measured = measure(case)

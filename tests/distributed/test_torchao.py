@@ -13,14 +13,14 @@ from ttrace.core.ids import TensorId
 from ttrace.core.results import Verdict
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Function
 from ttrace.trace.quantised import form_of, is_quantised
 from ttrace.trace.reader import Trace
 
 # It is installed where slow tests run.
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.flow,
     pytest.mark.skipif(
         importlib.util.find_spec("torchao") is None, reason="torchao is not installed"
     ),

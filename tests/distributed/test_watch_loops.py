@@ -211,7 +211,7 @@ def train_apart(how: str) -> float:
     began = time.monotonic()
     with short_waits():
         if how == "fault" and is_last:
-            with mock.patch("ttrace.capture.replicas.digests.bit_digest", side_effect=OSError(5)):
+            with mock.patch("ttrace.capture.replicas.held.bit_digest", side_effect=OSError(5)):
                 loop(model, 6)
         else:
             loop(model, 3 if how == "stops" and is_last else 6, after_update=_alike)

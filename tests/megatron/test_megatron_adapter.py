@@ -18,11 +18,15 @@ from zoo.megatron.cpu import on_cpu
 with on_cpu():
     from ttrace.adapters.flat import box_layout, flat_boxes
     from ttrace.adapters.megatron.activations import Activations
-    from ttrace.adapters.megatron.adapter import require_version
-    from ttrace.adapters.megatron.expert_rows import ExpertRows
-    from ttrace.adapters.megatron.experts import Dispatches
-    from ttrace.adapters.megatron.layouts import Ranks, parameter_layout, sequence_layout, shard_of
-    from ttrace.adapters.megatron.paths import with_global_number
+    from ttrace.adapters.megatron.adapter import require_version, unseen_in_kernels
+    from ttrace.adapters.megatron.experts import Dispatches, ExpertRows
+    from ttrace.adapters.megatron.layouts import (
+        Ranks,
+        parameter_layout,
+        sequence_layout,
+        shard_of,
+        with_global_number,
+    )
 
 
 @given(
@@ -186,3 +190,14 @@ def test_activations_of_transformer_engine_are_laid_out_by_class_name(
     assert boundary.layout is not None
     assert boundary.layout.shape == whole
     assert boundary.layout.local_shape == shape
+
+
+@pytest.mark.parametrize("name", ["fp8_dot_product_attention", "fp8_multi_head_attention"])
+def test_attention_in_float8_is_named(name: str) -> None:
+    (note,) = unseen_in_kernels(SimpleNamespace(**{name: True}))
+    assert name in note
+
+
+def test_other_configs_have_nothing_to_tell() -> None:
+    off = SimpleNamespace(fp8_dot_product_attention=False, fp8="hybrid")
+    assert unseen_in_kernels(off) == unseen_in_kernels(SimpleNamespace()) == []

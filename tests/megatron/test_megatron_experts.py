@@ -13,7 +13,7 @@ from zoo.trials import Trials, blames
 MODEL = {"experts": 4, "layers": 2, "microbatches": 2}
 LAYOUTS = [
     pytest.param({"ep": 2}, id="ep2"),
-    pytest.param({"tp": 2, "sp": True, "ep": 2, "etp": 1}, id="tp2-sp-ep2", marks=pytest.mark.slow),
+    pytest.param({"tp": 2, "sp": True, "ep": 2, "etp": 1}, id="tp2-sp-ep2"),
 ]
 
 

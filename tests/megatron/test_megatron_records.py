@@ -9,7 +9,7 @@ import pytest
 from ttrace.capture.settings import Settings
 from ttrace.core.ids import Kind
 from ttrace.lab.functions import WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import TracedRun
 from ttrace.trace.reader import Trace
 from zoo.megatron.training import on_ranks

@@ -21,11 +21,9 @@ with on_cpu():
     from megatron.core.transformer.attention import SelfAttention
 
     from ttrace.adapters.megatron.activations import Activations
-    from ttrace.adapters.megatron.expert_rows import ExpertRows
-    from ttrace.adapters.megatron.experts import Dispatches
+    from ttrace.adapters.megatron.experts import Dispatches, ExpertRows
     from ttrace.adapters.megatron.layouts import Ranks, heads_of_norms
-    from ttrace.adapters.megatron.parameters import ParameterTable
-    from ttrace.adapters.megatron.sharding import sharded_layouts, used_layout
+    from ttrace.adapters.megatron.parameters import ParameterTable, sharded_layouts, used_layout
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -27,8 +27,8 @@ def second_opinion(fields: dict[str, Any], wrong: str = "") -> tuple[int, int, l
         import gpt
         from megatron.core import parallel_state
 
-        from ttrace.adapters.megatron.paths import unwrapped, walk
-        from ttrace.adapters.megatron.sharding import sharded_layouts
+        from ttrace.adapters.megatron.layouts import unwrapped, walk
+        from ttrace.adapters.megatron.parameters import sharded_layouts
         from ttrace.adapters.registry import find_adapter
 
         layout = gpt.Layout(**(fields | {"layers": 2}))

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,8 +31,8 @@ from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.batch import notes_of
 from ttrace.analysis.compare import Comparator, Measured
 from ttrace.analysis.sources import Source
-from ttrace.core.alignment import Alignment
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.logical import Alignment
 from ttrace.core.record import Record
 from ttrace.trace.spans import SpanReader
 
@@ -84,6 +85,7 @@ def compared(
         yield Outcome(aligned, measured)
 
 
+@pytest.mark.flow
 @given(pairs())
 @settings(max_examples=100, deadline=None)
 def test_every_layout_of_a_step_is_equal(pair: tuple[list[Tensor], Plan, Plan]) -> None:
@@ -118,6 +120,7 @@ def test_a_number_that_one_microbatch_recomputed_is_the_mean_and_compared_with_i
         assert disagreement.recompute
 
 
+@pytest.mark.flow
 @given(records())
 @settings(max_examples=60, deadline=None)
 def test_a_dropped_piece_is_missed_where_it_was(chosen: Chosen) -> None:

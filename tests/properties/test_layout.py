@@ -21,11 +21,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core.cover import disjoint_covers, find_gaps
 from ttrace.core.door import from_dict
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, normalise
-from ttrace.core.logical import Piece, assemble
+from ttrace.core.logical import Piece, assemble, disjoint_covers, find_gaps
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import LayoutError
 from ttrace.trace.blocks import BlockReader, Grid, blocks

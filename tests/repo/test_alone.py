@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.flow
+
 ROOT = Path(__file__).parents[2]
 # Importing one of them fails as if it were not there, whatever is installed.
 ALONE = """

@@ -18,10 +18,11 @@ SHOWN = {
     "ray.md": ["05_ray/diff.sh"],
     "kubernetes.md": ["06_kubernetes/job.yaml", "06_kubernetes/diff.sh"],
     "slurm.md": ["04_slurm/diff.sh", "04_slurm/job.sh"],
+    "large-checks.md": ["04_slurm/check.sh"],
 }
 
 
-@pytest.mark.slow
+@pytest.mark.flow
 @pytest.mark.parametrize("example", ["05_ray", "06_kubernetes"])
 def test_every_run_is_a_job_that_inherits_nothing_and_is_ended(
     example: str, tmp_path: Path

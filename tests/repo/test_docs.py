@@ -24,7 +24,6 @@ PAGES = [
     "docs/explanation/fingerprints.md",
     "docs/how-to/accumulation.md",
     "docs/how-to/ci.md",
-    "docs/how-to/costs.md",
     "docs/how-to/doctor.md",
     "docs/how-to/dropout-and-batchnorm.md",
     "docs/how-to/hand-written-parallelism.md",
@@ -53,7 +52,7 @@ TRAINER_PAGES = {
 }
 SAID = re.compile(r"<!-- said by: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
 
-FILE = re.compile(r"(?<![\w./])((?:benchmarks|docs|examples|src|tests|zoo)/[\w/.-]+\.\w+)")
+FILE = re.compile(r"(?<![\w./])((?:benchmarks|docs|examples|src|studies|tests|zoo)/[\w/.-]+\.\w+)")
 # In backticks or code: a dotted name of this package, not a group of entry points or a file.
 GROUPS = "adapters|engines|mistakes|payloads|report_forms"
 MODULE = re.compile(rf"\b(ttrace\.(?!(?:{GROUPS})[`\"])[a-z_]+(?:\.[A-Za-z_]+)*)\b(?!/)")
@@ -71,7 +70,7 @@ def commands(page: str) -> list[tuple[str, int]]:
 
 def pages() -> Iterator[object]:
     for page in PAGES:
-        yield pytest.param(page, marks=pytest.mark.slow)
+        yield pytest.param(page, marks=pytest.mark.flow)
     for page, package in TRAINER_PAGES.items():
         lacks = importlib.util.find_spec(package) is None
         skip = pytest.mark.skipif(lacks, reason=f"{package} is not installed")
@@ -90,7 +89,7 @@ def test_commands_of_the_page_run(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for command, code in commands(page):
         if "--tensorboard" in command and importlib.util.find_spec("tensorboard") is None:
-            pytest.skip("TensorBoard is not installed: `make test-slow` does it")
+            pytest.skip("TensorBoard is not installed: `make test-flows` does it")
         ended, printed = run(command, monkeypatch, capsys)
         assert ended == code, f"{command}\n{printed}"
         if "demo --bug row-bias" in command:

@@ -57,11 +57,57 @@ def test_no_pickle_in_the_package() -> None:
         assert "torch.load(" not in file.read_text(), file
 
 
+# What the code beside the package may not import; studies may import all but tests.
+FORBIDDEN = {
+    "zoo": {"attacks", "benchmarks", "studies", "tests"},
+    "benchmarks": {"attacks", "studies", "tests"},
+    "tests": {"benchmarks", "studies"},
+}
+CHECKED_BENCHMARK = ROOT / "tests/unit/test_bench.py"  # tests what `make bench` says itself
+
+
+def wrong_way_imports(root: Path) -> set[tuple[str, str]]:
+    """Files of a folder, with the other folder that they import and may not."""
+    return {
+        (str(file.relative_to(root)), top)
+        for folder, forbidden in FORBIDDEN.items()
+        for file in (root / folder).rglob("*.py")
+        if file != CHECKED_BENCHMARK
+        for top in forbidden & {name.partition(".")[0] for name in imports_of(file)}
+    }
+
+
+def test_tests_and_benchmarks_import_the_zoo_and_nothing_imports_them() -> None:
+    assert wrong_way_imports(ROOT) == set()
+
+
+def test_an_import_of_a_study_would_be_found(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text("from studies.power.runs import Model\n")
+    assert wrong_way_imports(tmp_path) == {("tests/test_it.py", "studies")}
+
+
+IMPORTS_OF_TESTS = re.compile(r"^(?:from|import) (tests\.[\w.]*\btest_\w+)", re.MULTILINE)
+
+
+def test_test_modules_are_no_libraries_of_each_other() -> None:
+    """Helpers that several of them need stand in tests/support, or in the zoo."""
+    imported = {
+        (str(file.relative_to(ROOT)), module)
+        for file in (ROOT / "tests").rglob("*.py")
+        for module in IMPORTS_OF_TESTS.findall(file.read_text())
+        if f"{module.replace('.', '/')}.py" != str(file.relative_to(ROOT))
+    }
+    assert imported == set()
+    assert IMPORTS_OF_TESTS.findall("x\nfrom tests.unit.core.test_ids import made\n")
+
+
 def shown_commands(text: str) -> list[str]:
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize(
     ("command", "code", "says"),
     [
@@ -70,7 +116,7 @@ def shown_commands(text: str) -> list[str]:
             2,
             1,
             "NOT EQUIVALENT: gradient reduction, main gradient",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.flow,
         ),
     ],
     ids=["correct", "wrong-average"],

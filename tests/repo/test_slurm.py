@@ -39,7 +39,7 @@ def submit(folder: Path, script: str) -> dict[str, str]:
     return dict(zip([*COMPARED, *ISOLATED], ended, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.flow
 def test_jobs_of_a_correct_candidate_end_with_the_check(tmp_path: Path) -> None:
     jobs = submit(tmp_path, str(TRAIN))
     said = (tmp_path / "out" / "check.log").read_text()
@@ -48,7 +48,7 @@ def test_jobs_of_a_correct_candidate_end_with_the_check(tmp_path: Path) -> None:
     assert said.startswith("EQUIVALENT: all")
 
 
-@pytest.mark.slow
+@pytest.mark.flow
 def test_jobs_of_a_wrong_candidate_name_the_root_cause(tmp_path: Path) -> None:
     jobs = submit(tmp_path, f"{TRAIN} --wrong-average")
     expected = dict.fromkeys([*COMPARED, *ISOLATED], "0") | {"check": "1", "root-cause": "1"}

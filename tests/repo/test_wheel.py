@@ -9,9 +9,11 @@ from zipfile import ZipFile
 
 import pytest
 
+pytestmark = pytest.mark.flow
+
 ROOT = Path(__file__).parents[2]
 FILES = ("pyproject.toml", "build_kernel.py", "README.md", "LICENSE")
-FOLDERS = ("src", "zoo", "benchmarks")
+FOLDERS = ("src", "zoo", "benchmarks", "studies")
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support import tiny_train
 from tests.support.invoking import invoke, strict_json
 from tests.support.slurm_cluster import Cluster
 from ttrace.capture.settings import PACKED
@@ -61,6 +63,38 @@ class TestSubmit:
         cluster.wait_until_idle(240)
         result = strict_json(Path("out/root-cause.json").read_text())
         assert result["culprits"][0]["blame"]["stage"] == "gradient_reduction"
+
+
+class TestCheck:
+    """By Ray on both nodes."""
+
+    @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+    def test_of_a_wrong_candidate_says_what_one_process_says(self, cluster: Cluster) -> None:
+        out = Path("out").resolve()
+        sides = (out / "reference", out / "candidate", "--perturbed", out / "perturbed")
+        tiny_train.record(out / "reference")
+        tiny_train.record(out / "perturbed", noise_seed=1)
+        tiny_train.record(out / "candidate", "--scale", "1.001")
+        words = ("sbatch", "--wait", "--nodes=2", "--cpus-per-task=2", "--output=log")
+        done = subprocess.run([*words, EXAMPLE / "check.sh", out], check=False)
+        said = Path("log").read_text()
+        assert done.returncode == 1, said
+        assert "NOT EQUIVALENT" in said
+        cluster.wait_until_idle(30)
+        invoke("check", *sides, "--workers", 1, "--json", "alone.json").require(1)
+        alone = strict_json(Path("alone.json").read_text())
+        by_ray = strict_json((out / "check.json").read_text())
+        assert by_ray | {"command": alone["command"]} == alone
+
+    def test_without_ray_is_undecided(self, cluster: Cluster) -> None:
+        ray = Path("programs/ray")
+        ray.write_text("#!/bin/sh\necho no room for Ray >&2\nexit 1\n")
+        ray.chmod(0o755)
+        words = ("sbatch", "--wait", "--nodes=2", "--output=log")
+        done = subprocess.run([*words, EXAMPLE / "check.sh", "out"], check=False)
+        said = Path("log").read_text()
+        assert done.returncode == 2, said
+        assert "no room for Ray" in said
 
 
 class TestDiff:

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiny_train
-from tests.support.cutting_proxy import CuttingProxy
 from tests.support.s3_server import BUCKET, PACKAGES, S3Server
 from ttrace import check
 from ttrace.report.json_file import read_result
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.flow,
     pytest.mark.skipif(
-        not (PACKAGES / "s3fs").exists(), reason="`make test-slow` gets s3fs and moto"
+        not (PACKAGES / "s3fs").exists(), reason="`make test-flows` gets s3fs and moto"
     ),
 ]
 
@@ -90,35 +89,6 @@ def put(server: S3Server, folder: Path, there: str) -> None:
         env=server.environment(),
         check=True,
     )
-
-
-@pytest.mark.parametrize("cuts", [3, 10_000])
-def test_answers_that_break_off_are_asked_for_again_or_named(
-    server: S3Server, tmp_path: Path, cuts: int
-) -> None:
-    there = f"s3://{BUCKET}/cut-{cuts}"
-    folder = tiny_train.record(tmp_path / "reference")
-    put(server, folder, there)
-    noisy = tiny_train.record(tmp_path / "noisy", noise_seed=1)
-    with CuttingProxy(server.port, cuts=cuts, least_bytes=2000) as proxy:
-        words = ("check", folder, there, "--perturbed", noisy, "--json", tmp_path / "r.json")
-        done = subprocess.run(
-            [sys.executable, "-m", "ttrace", *map(str, words)],
-            env=server.environment() | {"FSSPEC_S3_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-    if cuts == 3:
-        assert done.returncode == 0, done.stderr
-        assert proxy.cuts_left < 0  # each of them happened
-        far, near = read_result(tmp_path / "r.json"), check(folder, folder, perturbed=[noisy])
-        assert far.tensors == near.tensors
-    else:
-        assert done.returncode == 2, done.stdout
-        assert f"cannot read {there}/rank-00000/" in done.stderr
-        assert "at byte " in done.stderr
 
 
 def test_a_server_that_vanishes_is_named_with_file_and_offset(tmp_path: Path) -> None:

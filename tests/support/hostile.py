@@ -9,13 +9,18 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from tests.support.made_results import CODE, made
-from ttrace.core.acceptance import Acceptance, AcceptedTensors
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Nearest, Phase, Reason, Stage
-from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
 from ttrace.core.finding import Finding, Note, Specifics, Topic
-from ttrace.core.hyperparameter import Difference, Owner
-from ttrace.core.results import CheckResult, TensorResult, Verdict
+from ttrace.core.record import Difference, Owner
+from ttrace.core.results import (
+    Acceptance,
+    AcceptedTensors,
+    CheckResult,
+    Coverage,
+    TensorResult,
+    Verdict,
+)
 
 PAYLOADS = {
     "markup": "</script><script>alert(1)</script><img src=x onerror=alert(1)><!--",
@@ -34,15 +39,15 @@ PAYLOADS = {
     "console": "[bold red]x[/] [link=http://e.x]y[/link] :smile: [/nothing]",
     "templates": "@DATA@ @SCRIPT@ @TITLE@ {0} {count:a/b} %s %(x)s ${x} $(x) {{x}}",
 }
-_OWN = ("candidate", "reference", "perturbed")  # by these a report finds its runs
+# Words of ours that are no enums: a result in which another stands for one is refused.
+_ROLES = ("candidate", "reference", "perturbed", "shard", "replica", "recomputed", "sum")
 
 
-def hostile(text: str, *, roles: bool = False) -> CheckResult:
-    """The text before and after every other; `roles`: also in what tells the runs apart."""
-    keep = () if roles else _OWN
+def hostile(text: str) -> CheckResult:
+    """Return the full result with the text before and after every other."""
     # JSON cannot tell two halves of a character from a whole one.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    return _everywhere(full(), lambda own: own if own in keep else f"{text}{own}{text}")
+    return _everywhere(full(), lambda own: own if own in _ROLES else f"{text}{own}{text}")
 
 
 def _everywhere(value: Any, change: Any) -> Any:
@@ -73,7 +78,7 @@ def _culprits(failed: tuple[TensorResult, ...]) -> tuple[Culprit, ...]:
     """One of every kind that has words of its own."""
     outside = Diagnosis(mistake="their_mistake", sentence="a sentence from outside")
     blames: tuple[dict[str, Any], ...] = (
-        {"reason": Reason.TOLD, "told": "as it was told", "code": CODE},
+        {"reason": Reason.LOSS_ALONE, "code": CODE},
         {"reason": Reason.OTHER_PARAMETERS, "count": 1},
         {"reason": Reason.FIRST_WRONG_OUTPUT, "differences": (_difference(),)},
         {"reason": Reason.FIRST_WRONG_OUTPUT, "diagnosis": outside},
@@ -89,7 +94,9 @@ def _culprits(failed: tuple[TensorResult, ...]) -> tuple[Culprit, ...]:
         Culprit(blame=Blame.of(tensor.id.module, phase=Phase.FORWARD), evidence=(tensor.id,), **how)
         for tensor, how in zip(failed, blames, strict=False)
     )
-    staged = Culprit(blame=Blame.at(Stage.LOSS, Phase.FORWARD), reason=Reason.TOLD, evidence=())
+    staged = Culprit(
+        blame=Blame.at(Stage.LOSS, Phase.FORWARD), reason=Reason.LOSS_ALONE, evidence=()
+    )
     return (*culprits, staged)
 
 
@@ -98,12 +105,11 @@ def full() -> CheckResult:
     plain = made(1, wrong_layer=0)
     failed = plain.failures[:30]
     lr = _difference()
-    told = Specifics(
-        told="told", problem="a problem", fault="a fault", gaps=("rows 0 to 3",), ranks=(1, 3)
-    )
+    told = Specifics(problem="a problem", fault="a fault", gaps=("rows 0 to 3",), ranks=(1, 3))
     tensors = {tensor.id: tensor for tensor in (*plain.tensors[:5], *failed)}
     for tensor, finding in zip(failed[1:], reversed(Finding), strict=False):
-        verdict = Verdict.MISMATCH if finding is Finding.TOLD else Verdict.SHAPE
+        is_whole = finding is Finding.CELLS_DO_NOT_FIT
+        verdict = Verdict.MISMATCH if is_whole else Verdict.SHAPE
         tensors[tensor.id] = replace(
             tensor, finding=finding, specifics=told, verdict=verdict, ranks=(1, 3)
         )

@@ -8,16 +8,12 @@ import random
 from dataclasses import replace
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason
-from ttrace.core.code import Excerpt
-from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import Detail, ElementError, RowError, RunFacts, Shard
 from ttrace.core.finding import Finding, Note, Topic
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.judgement import Judgement, Tolerance
-from ttrace.core.readings import Reading, Statistic
-from ttrace.core.record import ModuleInfo
-from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.core.statistics import Statistics
+from ttrace.core.record import Excerpt, ModuleInfo
+from ttrace.core.results import CheckResult, Coverage, TensorResult, Verdict
+from ttrace.core.statistics import Judgement, Reading, Statistic, Statistics, Tolerance
 
 FORWARD = ("attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo")
 CHILDREN = (*FORWARD, "ffn_norm", "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import ttrace
 from tests.support.kept import Kept
+from ttrace.core.blame import Mistake
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 WIDTH = 64
@@ -21,6 +22,19 @@ class Recipe:
 
     steps: int = 1
     plant: str = ""
+
+
+ONE, TWO = Recipe(), Recipe(steps=2)
+# What is planted, by the name that `plant` takes, and what kind of mistake it is.
+PLANTS = {
+    "wrong scale on one rank": (ONE, Mistake.WRONG_SCALE),
+    "codes cut off": (ONE, Mistake.WRONG_CODES),
+    "amax of each rank": (ONE, Mistake.SCALE_OF_EACH_PART),
+    "another format": (ONE, Mistake.OTHER_CODES),
+    "stale scale": (TWO, Mistake.STALE_SCALE),
+    "amax of another tensor": (ONE, Mistake.OTHER_SCALE),
+    "scales of rows": (ONE, Mistake.OTHER_BLOCKS),
+}
 
 
 class Quantise(nn.Module):

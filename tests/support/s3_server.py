@@ -1,6 +1,6 @@
 """A server of S3 as a process of this machine (moto), and the environment that leads to it.
 
-`make test-slow` gets what it needs into build/storage: s3fs depends on other versions of packages
+`make test-flows` gets what it needs into build/storage: s3fs depends on other versions of packages
 than what is pinned here, so only processes that are started with `environment()` see them.
 """
 

@@ -9,9 +9,7 @@ import torch
 
 from ttrace.analysis.tolerance import Factors, Yardstick, tolerances
 from ttrace.core.ids import TensorId
-from ttrace.core.judgement import Tolerance
-from ttrace.core.readings import Statistic
-from ttrace.core.statistics import Slice, Statistics
+from ttrace.core.statistics import Slice, Statistic, Statistics, Tolerance
 
 FACTORS = {statistic: Factors(judged=1).of(statistic) for statistic in Statistic}
 FACTOR = FACTORS[Statistic.NORM]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.trainers.__main__ import trainers_pool
 from ttrace.lab.functions import WorkerPool
+from zoo.memo import Memo
+from zoo.trainers.pool import trainers_pool
 from zoo.trials import Trials
 
 
@@ -30,5 +31,7 @@ def no_accelerator_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def fresh_trials(fresh_pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> Trials:
-    return Trials(fresh_pool, tmp_path_factory.mktemp("trainers"))
+def fresh_trials(
+    fresh_pool: WorkerPool, memo: Memo, tmp_path_factory: pytest.TempPathFactory
+) -> Trials:
+    return Trials(fresh_pool, tmp_path_factory.mktemp("trainers"), shared=memo)

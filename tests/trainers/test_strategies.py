@@ -1,12 +1,6 @@
-"""Trainers in their strategies: silent, whole and unchanged; made wrong, named exactly.
-
-Some of each trainer are tried here, the others are slow; `make bench-trainers` tries them all.
-"""
+"""Trainers in their strategies: silent, whole and unchanged; made wrong, named exactly."""
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,33 +14,12 @@ from zoo.trainers.registry import strategies, wrong_strategies
 from zoo.trials import Trials
 
 pytestmark = pytest.mark.trainers
-QUICK = frozenset(
-    {
-        *("torch/fsdp1", "torch/zero-redundancy", "torchtitan/fsdp2", "torchtitan/tp"),
-        *("hf-trainer/ddp-accumulation-4", "hf-trainer/moe", "lightning/ddp-clipping"),
-        *("accelerate/accumulation-4", "accelerate/fsdp2-clipping", "lightning/gan"),
-        *("fabric/accumulation-4", "fabric/fsdp2", "deepspeed/zero2-clipping", "deepspeed/zero3"),
-    }
+STRATEGIES = pytest.mark.parametrize(
+    "program", strategies().values(), ids=lambda program: program.name
 )
-QUICK_WRONG = 3  # of each trainer, the first
 
 
-def correct() -> Iterator[object]:
-    for program in strategies().values():
-        marks = () if program.name in QUICK else (pytest.mark.slow,)
-        yield pytest.param(program, id=program.name, marks=marks)
-
-
-def wrong_ones() -> Iterator[object]:
-    met: Counter[str] = Counter()
-    for wrong in wrong_strategies():
-        trainer = wrong.name.partition("/")[0]
-        met[trainer] += 1
-        marks = () if met[trainer] <= QUICK_WRONG else (pytest.mark.slow,)
-        yield pytest.param(wrong, id=wrong.name, marks=marks)
-
-
-@pytest.mark.parametrize("program", list(correct()))
+@STRATEGIES
 def test_a_correct_strategy_is_silent_and_all_of_it_is_judged(
     program: Program, fresh_trials: Trials
 ) -> None:
@@ -56,15 +29,19 @@ def test_a_correct_strategy_is_silent_and_all_of_it_is_judged(
     assert not_judged(trial.plain) == ()
 
 
-@pytest.mark.parametrize("program", list(correct()))
+@STRATEGIES
 def test_tracing_changes_no_bit(program: Program, fresh_pool: WorkerPool) -> None:
     assert is_unchanged(fresh_pool, program.candidate)
 
 
-@pytest.mark.parametrize("wrong", list(wrong_ones()))
-def test_a_wrong_strategy_is_named_and_nothing_else(wrong: Wrong, fresh_trials: Trials) -> None:
-    trial = try_wrong(fresh_trials, strategies()[wrong.program], wrong)
+@pytest.mark.parametrize("wrong", wrong_strategies(), ids=lambda wrong: wrong.name)
+def test_a_wrong_strategy_is_named_and_its_twin_is_silent(
+    wrong: Wrong, fresh_trials: Trials
+) -> None:
+    program = strategies()[wrong.program]
+    trial = try_wrong(fresh_trials, program, wrong)
     assert wrong.is_named_by(trial.named), explain(trial.told)
+    assert try_program(fresh_trials, program).is_silent
 
 
 def test_every_trainer_has_three_wrong_runs() -> None:
@@ -73,8 +50,7 @@ def test_every_trainer_has_three_wrong_runs() -> None:
         assert sum(each.name.startswith(f"{trainer}/") for each in wrong_strategies()) >= 3, trainer
 
 
-def test_names_are_taken_once_and_quick_ones_are_there() -> None:
-    assert set(strategies()) >= QUICK
+def test_names_are_taken_once() -> None:
     names = [each.name for each in wrong_strategies()]
     assert len(set(names)) == len(names)
     assert not set(names) & set(strategies())

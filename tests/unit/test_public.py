@@ -52,6 +52,7 @@ def loaded_by_a_job(settings: Settings | None) -> tuple[bool, list[str], list[st
     return traced, job, later
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("traced", [False, True], ids=["untraced", "traced"])
 def test_a_training_job_loads_nothing_that_looks_at_traces(traced: bool, tmp_path: Path) -> None:
     """The last list shows that the one before it could have been something else than empty."""
@@ -95,6 +96,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         ttrace.frobnicate  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.flow
 def test_the_pytest_plugin_loads_no_torch_before_it_is_used() -> None:
     script = """
 import json, sys

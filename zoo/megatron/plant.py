@@ -85,7 +85,7 @@ def once_built(stack: ExitStack, change: Callable[[Any, dict[str, Any]], None]) 
     """Call `change(ddp, modules by canonical path)` for every model chunk when it is wrapped."""
     from megatron.core.distributed import DistributedDataParallel
 
-    from ttrace.adapters.megatron.paths import walk
+    from ttrace.adapters.megatron.layouts import walk
 
     def init(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)

@@ -52,11 +52,11 @@ def train_local(bugs: frozenset[str]) -> None:
 
 
 def train_deep(bugs: frozenset[str]) -> None:
-    """24 layers in bf16, where rounding hides a factor in one linear."""
-    sizes = ModelConfig(dim=32, hidden_dim=64, vocab_size=VOCAB, n_layers=24)
+    """8 layers in bf16, where rounding hides a factor in one linear."""
+    sizes = ModelConfig(dim=32, hidden_dim=64, vocab_size=VOCAB, n_layers=8)
     model = _parallel(build_model(sizes, seed=0, dtype=torch.bfloat16), sequence_parallel=False)
     if "small-factor" in bugs:
-        linear = model.get_submodule("layers.12.feed_forward.w1")
+        linear = model.get_submodule("layers.4.feed_forward.w1")
         original = linear.forward
         linear.forward = lambda x: original(x) * _FACTOR
     _train(model)
@@ -80,7 +80,7 @@ def _train(model: nn.Module) -> None:
 
 
 _local_bug = partial(native_bug, train=train_local, layout="TP 2, sequence parallel")
-_deep_bug = partial(native_bug, train=train_deep, layout="TP 2, bf16, 24 layers")
+_deep_bug = partial(native_bug, train=train_deep, layout="TP 2, bf16, 8 layers")
 
 BUGS = (
     _local_bug(
@@ -91,9 +91,9 @@ BUGS = (
     ),
     _deep_bug(
         "small-factor",
-        "one bf16 linear of 24 layers is off by a factor of 1.02",
+        "one bf16 linear of 8 layers is off by a factor of 1.02",
         "made up",
-        Blame.of("layers.12.feed_forward.w1", phase=Phase.FORWARD),
+        Blame.of("layers.4.feed_forward.w1", phase=Phase.FORWARD),
         is_hidden=True,
     ),
 )

@@ -86,7 +86,7 @@ WRONG = (
         name="vae/same-noise",
         program="vae",
         title="every rank uses the noise of the first",
-        edits=(Edit("noise[mine])", "noise[: 8 // world])"),),
+        edits=(Edit("x[mine], noise[mine]", "x[mine], noise[: 8 // world]"),),
         expected=_INPUT,
     ),
     Wrong(

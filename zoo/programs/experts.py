@@ -6,7 +6,7 @@ from ttrace.core.blame import Blame, Phase
 from zoo.programs.program import Edit, Program, Run, Wrong
 
 _FIRST_TOKEN = Edit(
-    "    mine = ids[", "    ids[:, 0] = 1  # every sample begins so\n    mine = ids["
+    "def loss_of(ids):\n", "def loss_of(ids):\n    ids[:, 0] = 1  # every sample begins so\n"
 )
 
 PROGRAMS = (

@@ -49,7 +49,7 @@ WRONG = (
         edits=(
             Edit(
                 "scatter_to_sequence_parallel_region(hidden)",
-                "hidden.chunk(world)[dist.get_rank()]",
+                "hidden.chunk(world)[torch.distributed.get_rank()]",
             ),
         ),
         expected=(Blame.of("", phase=Phase.BACKWARD),),

@@ -5,8 +5,9 @@
     Wrong(name="ddp-mlp/no-average", program="ddp-mlp", edits=(Edit(old, new),),
           expected=(Blame.at(Stage.LOSS, Phase.FORWARD),))
 
-A script stands in `scripts/` and knows nothing of this: it runs as `torchrun script.py` does. What
-makes it wrong, or another but equal program, is an edit of its text.
+A script stands in `scripts/` and knows nothing of this: it runs as `torchrun script.py` does,
+beside modules of its team (`team.py`). What makes it wrong, or another but equal program, is an
+edit of its text.
 """
 
 from __future__ import annotations

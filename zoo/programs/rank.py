@@ -39,6 +39,7 @@ def execute(run: Run) -> dict[str, Any]:
         "MASTER_PORT": str(address[0]),
     }
     arguments, sys.argv = sys.argv, [str(run.path), *run.words]
+    sys.path.insert(0, str(run.folder))  # what stands beside a script can be imported by it
     main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
     try:
         torch.manual_seed(0)
@@ -47,6 +48,7 @@ def execute(run: Run) -> dict[str, Any]:
         return names
     finally:
         sys.argv, sys.modules["__main__"] = arguments, main
+        sys.path.remove(str(run.folder))
         if not dist.is_initialized():  # the pool ends a group after every task
             dist.init_process_group("gloo", store=_C.HashStore(), rank=0, world_size=1)
 

@@ -59,10 +59,10 @@ _RECOMPUTED = (
 )
 _LOSS_SCALED = (
     Edit(
-        "    loss.backward()\n",
-        "    (loss * 1024).backward()\n"
-        "    for parameter in model.parameters():\n"
-        "        parameter.grad /= 1024\n",
+        "        loss.backward()\n",
+        "        (loss * 1024).backward()\n"
+        "        for parameter in model.parameters():\n"
+        "            parameter.grad /= 1024\n",
     ),
 )
 _VALUES_SCALED = (

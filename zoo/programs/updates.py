@@ -90,8 +90,8 @@ WRONG = (
         title="the mask also hides the diagonal's neighbour on rank 1",
         edits=(
             Edit(
-                "logits = model(mine[:, :-1], mask)",
-                "logits = model(mine[:, :-1], mask.roll(rank, 0))",
+                "model(tokens[:, :-1], mask)",
+                "model(tokens[:, :-1], mask.roll(rank, 0))",
             ),
         ),
         expected=(Blame.at(Stage.MODEL_INPUT, Phase.INPUTS),),

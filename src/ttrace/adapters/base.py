@@ -28,18 +28,45 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ttrace.adapters.leaves import leaves, own_parameters
-from ttrace.adapters.optimizers import optimizers_behind, with_inner
 from ttrace.adapters.quantised import kept_as, plain_values
 from ttrace.core.ids import Kind, distinct
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
 from ttrace.trace.quantised import Quantised
 
+# Attribute names under which wrappers keep the wrapped one, or all of them.
+_WRAPPED_AS = ("optimizer", "_optimizer", "optimizers")
 NO_BATCH = -1
 Aside = Callable[[str, torch.Tensor, Layout | None], None]  # slot, value, layout
 AroundBackward = Callable[[Sequence[torch.Tensor]], AbstractContextManager[None]]
 BeforeClip = Callable[[torch.Tensor | None], torch.Tensor | None]
 BeforeReduction = Callable[[Iterable[nn.Parameter]], None]
+
+
+def optimizers_behind(given: Any) -> tuple[Optimizer, ...]:
+    """Those that make the steps; empty where it is no optimizer and wraps none.
+
+    AcceleratedOptimizer and LightningOptimizer wrap one; a container lists several, and steps all.
+    """
+    held = getattr(given, "__dict__", {})
+    inner = chain.from_iterable(map(_as_sequence, (held.get(name) for name in _WRAPPED_AS)))
+    found = [each for each in inner if isinstance(each, Optimizer)]
+    if found:
+        return tuple(dict.fromkeys(chain.from_iterable(map(optimizers_behind, found))))
+    return (given,) if isinstance(given, Optimizer) else ()
+
+
+def with_inner(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """The optimizer, and what it holds states in.
+
+    ZeroRedundancyOptimizer divides its states among ranks, and holds those of this one in another.
+    """
+    yield optimizer
+    yield from (each for each in vars(optimizer).values() if isinstance(each, Optimizer))
+
+
+def _as_sequence(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,8 @@ def _made(
     overall: Tensor | None = None,
 ) -> Quantised | None:
     """`block`: one size is of the dim that is short of scales; None: by the shapes of both."""
+    # codes [256, 512] in e4m3, scales [2, 4] in float32, `block` None: each scale is of 128 x 128
+    # codes, and the grid of such blocks in [256, 512] is [2, 4] again, or nobody knows how it lies
     if codes.shape != tensor.shape:
         return None
     if scales.numel() == 1:

@@ -19,11 +19,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from ttrace.core.acceptance import Acceptance, AcceptedTensors
-from ttrace.core.door import from_dict, read_bounded
+from ttrace.core.door import InWords, Refused, from_dict, read_bounded
 from ttrace.core.limits import ACCEPT_BYTES
-from ttrace.core.refused import InWords, Refused
-from ttrace.core.results import CheckResult, TensorResult, Verdict
+from ttrace.core.results import Acceptance, AcceptedTensors, CheckResult, TensorResult, Verdict
 from ttrace.errors import UsageError
 
 AcceptList = Path | str | Sequence[Acceptance]

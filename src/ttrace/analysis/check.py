@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ttrace.analysis.accept import AcceptList, acceptances, accepted, uses
-from ttrace.analysis.beyond_values import beyond_values
 from ttrace.analysis.compare import (
     Allowed,
     Measured,
@@ -20,40 +19,41 @@ from ttrace.analysis.compare import (
     judge,
     moved_before,
 )
-from ttrace.analysis.comparison import Compared, statistics_of
-from ttrace.analysis.covering import of_covering
-from ttrace.analysis.diagnose.cells import wrong_by_cells
 from ttrace.analysis.diagnose.describe import described
-from ttrace.analysis.diagnose.examine import earlier, suspects, with_ranks
-from ttrace.analysis.elsewhere import reduced_elsewhere
+from ttrace.analysis.diagnose.examine import earlier, suspects, with_ranks, wrong_by_cells
 from ttrace.analysis.engine import Engine
 from ttrace.analysis.hyperparameters import differences, explained
 from ttrace.analysis.localize import localize, localize_isolated
-from ttrace.analysis.measuring import Measuring, measuring
+from ttrace.analysis.lost_bits import other_precisions
+from ttrace.analysis.measuring import Compared, Measuring, measuring, statistics_of
+from ttrace.analysis.recipes import fail_modules_left_out
 from ttrace.analysis.remarks import (
     of_alignment,
+    of_covering,
     of_differences,
     of_precisions,
     of_recipes,
     of_repetition,
     of_runs,
 )
-from ttrace.analysis.requested import other_precisions
+from ttrace.analysis.rounded_alike import rounded_alike
 from ttrace.analysis.same_step import refusal
 from ttrace.analysis.sources import Source
-from ttrace.analysis.tasks import Progress
 from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
-from ttrace.analysis.work import ExamineJob
-from ttrace.core.acceptance import Acceptance
-from ttrace.core.alignment import Pair
+from ttrace.analysis.updates import (
+    excuse_gradients_reduced_elsewhere,
+    excuse_overflowed_steps,
+    fail_partial_steps,
+)
+from ttrace.analysis.work import ExamineJob, Progress
 from ttrace.core.blame import Culprit
 from ttrace.core.enclosure import Enclosure, is_enclosed
 from ttrace.core.evidence import Detail
 from ttrace.core.finding import Note, Topic
+from ttrace.core.formats import Precision
 from ttrace.core.ids import TensorId
-from ttrace.core.logical import LogicalTensor
-from ttrace.core.precision import Precision
-from ttrace.core.results import CheckResult, TensorResult
+from ttrace.core.logical import LogicalTensor, Pair
+from ttrace.core.results import Acceptance, CheckResult, TensorResult
 from ttrace.trace.plan import read_modules, read_scales
 from ttrace.trace.sketches import is_sketched
 from ttrace.trace.store import PathOrUrl
@@ -68,29 +68,25 @@ def check(
     progress: Progress | None = None,
     engine: Engine | None = None,
     accept: AcceptList | None = None,
-    parts: Path | None = None,
     sample_ranks: bool = False,
 ) -> CheckResult:
     """Compare two traces; perturbed references say how much rounding explains.
 
     `repeated`: the reference once more as it is, which tells whether it is deterministic; where it
     is not, the distance between the two counts as noise. `accept`: a TOML file of what may differ.
-    `engine`: who measures; without one, processes of this machine where traces are large. `parts`:
-    a folder with what workers have measured already. `sample_ranks`: read no more ranks than hold
-    every part of every tensor, and compare no replica.
+    `engine`: who measures; without one, processes of this machine where traces are large.
+    `sample_ranks`: read no more ranks than hold every part of every tensor, and compare no replica.
     """
     entries = acceptances(accept)
-    begun = measuring(
+    with measuring(
         reference,
         candidate,
         perturbed=perturbed,
         repeated=repeated,
         engine=engine,
         progress=progress,
-        parts=parts,
         samples_ranks=sample_ranks,
-    )
-    with begun as work:
+    ) as work:
         return _Check(work, accept=entries).result()
 
 
@@ -104,7 +100,6 @@ def check_isolated(
     progress: Progress | None = None,
     engine: Engine | None = None,
     accept: AcceptList | None = None,
-    parts: Path | None = None,
     sample_ranks: bool = False,
 ) -> CheckResult:
     """Compare a run whose modules all started from the values of a reference recorded with taps.
@@ -113,17 +108,15 @@ def check_isolated(
     gradients may have. What lies inside of `enclosures` kept its own values and is not judged.
     """
     entries, modules = acceptances(accept), read_modules(plans)
-    begun = measuring(
+    with measuring(
         reference,
         candidate,
         perturbed=perturbed,
         engine=engine,
         progress=progress,
-        parts=parts,
         isolated=read_scales(plans),
         samples_ranks=sample_ranks,
-    )
-    with begun as work:
+    ) as work:
         return _Check(work, accept=entries, enclosures=enclosures, modules=modules).result()
 
 
@@ -162,10 +155,12 @@ class _Check:
         noisy, isolated = list(noise.values()), self._is_isolated
         grains = other_precisions(self._work.run, sources, compared, noisy, isolated=isolated)
         judged = self._judge(compared, noisy, again, grains.wrong)
-        judged = beyond_values(judged, compared, sources, self._work.run)
+        judged = self._judge_beyond_values(judged, compared)
         elsewhere: tuple[Note, ...] = ()
         if sources.candidate.updated_by_hand:
-            judged, elsewhere = reduced_elsewhere(judged, compared.pairs, sources.reference)
+            judged, elsewhere = excuse_gradients_reduced_elsewhere(
+                judged, compared.pairs, sources.reference
+            )
         tensors = accepted(judged, self._accept)
         culprits = self._blame(tensors, compared)
         found = differences(sources.reference.trace, sources.candidate.trace)
@@ -230,6 +225,17 @@ class _Check:
             for order, alignment in enumerate(aligned.tensors)
             if alignment.is_judged and self._is_given(alignment.id)
         )
+
+    def _judge_beyond_values(
+        self, judged: Sequence[TensorResult], compared: Compared
+    ) -> tuple[TensorResult, ...]:
+        """Verdicts that no value gives: who made a step, how it was rounded, what was quantised."""
+        sources = self._sources
+        judged = fail_modules_left_out(excuse_overflowed_steps(judged), *sources.codes)
+        judged = fail_partial_steps(judged, sources.reference, sources.candidate)
+        if not any(source.rounds_updates for source in sources.perturbed):
+            return judged
+        return rounded_alike(judged, compared, sources.reference, sources.candidate, self._work.run)
 
     def _blame(self, tensors: Sequence[TensorResult], compared: Compared) -> tuple[Culprit, ...]:
         if not self._is_isolated:

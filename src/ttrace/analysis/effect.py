@@ -41,13 +41,24 @@ def suspected(plain: CheckResult | None, isolated: CheckResult) -> tuple[Enclosu
     for culprit in places:
         if not any(_is_about(culprit, [enclosure]) for enclosure in found):
             found |= set(_with_several_points(culprit, places, called))
-    patterns = {_pattern(enclosure.module) for enclosure in found if enclosure.module}
-    for module in {module for culprit in places for module in culprit.blame.modules}:
-        # Another layer, in which the mistake of an earlier one hides what is right.
-        for name in (module, *(e.module for e in enclosures_of(module))):
-            found |= {Enclosure(name)} if name and _pattern(name) in patterns else set()
+    found |= _in_other_layers(found, places)
     outermost = [e for e in found if not any(_is_within(e, other) for other in found)]
     return tuple(sorted(outermost, key=lambda enclosure: enclosure.module or ""))
+
+
+def _in_other_layers(found: Set[Enclosure], places: Sequence[Culprit]) -> set[Enclosure]:
+    """The same modules of other layers, in which an earlier mistake hides what is right.
+
+    layers.0.attention was found, and layers.1.attention.wq is blamed: layers.1.attention, too.
+    """
+    patterns = {_pattern(enclosure.module) for enclosure in found if enclosure.module}
+    blamed = {module for culprit in places for module in culprit.blame.modules}
+    names = (name for module in blamed for name in (module, *_modules_around(module)))
+    return {Enclosure(name) for name in names if name and _pattern(name) in patterns}
+
+
+def _modules_around(module: str) -> list[str]:
+    return [enclosure.module for enclosure in enclosures_of(module) if enclosure.module]
 
 
 def probes(
@@ -163,30 +174,39 @@ def _still_blamed(
     enclosures: Sequence[Enclosure],
     innocent: Sequence[Enclosure],
 ) -> tuple[Culprit, ...]:
-    harmless_places = {_place(c) for c in isolated.culprits if _is_about(c, innocent)}
-    guilty = [
-        e for e in enclosures if e.module in {m for c in kept.culprits for m in c.blame.modules}
-    ]
-    # The same places of other layers are wrong by what is harmless here, and what a module lacks
-    # inside shows in what it gives.
-    blamed = tuple(
-        culprit
-        for culprit in isolated.culprits
-        if _place(culprit) not in harmless_places
-        if not (culprit.blame.phase is Phase.MISSING and _is_about(culprit, guilty))
-    )
+    # layers.0.attention and layers.0.mlp kept their own values inside; attention is innocent.
+    #     isolated    layers.0.attention.wq   layers.1.attention.wq   layers.0.mlp.up
+    #     kept                                                        layers.0.mlp
+    #     blamed      layers.0.mlp.up: wq of layer 0 is harmless, and so is the same of layer 1
+    #     more        nothing: mlp has an inner place that is blamed by itself
+    places = {_place(c) for c in isolated.culprits if _is_about(c, innocent)}
+    named = {module for culprit in kept.culprits for module in culprit.blame.modules}
+    guilty = [enclosure for enclosure in enclosures if enclosure.module in named]
+
+    def is_settled(culprit: Culprit) -> bool:
+        """The same places of other layers are wrong by what is harmless here, and what a module
+        lacks inside shows in what it gives.
+        """
+        is_missing = culprit.blame.phase is Phase.MISSING and _is_about(culprit, guilty)
+        return is_missing or _place(culprit) in places
+
+    blamed = tuple(culprit for culprit in isolated.culprits if not is_settled(culprit))
     known = {culprit.blame for culprit in blamed}
-    # What is blamed inside of an enclosure spoils the rest of it, where that was not given values.
-    guilty += [
-        e for e in enclosures if e not in innocent and any(_is_about(c, [e]) for c in blamed)
-    ]
-    more = tuple(
-        culprit
-        for culprit in kept.culprits
-        if culprit.blame not in known and not _has_inner(culprit, blamed)
-        if not any(e.surrounds(m) for e in guilty for m in culprit.blame.modules)
-    )
-    return (*blamed, *more)
+    spoilt = [*guilty, *_blamed_inside((e for e in enclosures if e not in innocent), blamed)]
+
+    def is_another(culprit: Culprit) -> bool:
+        is_known = culprit.blame in known or _has_inner(culprit, blamed)
+        modules = culprit.blame.modules
+        return not is_known and not any(e.surrounds(m) for e in spoilt for m in modules)
+
+    return (*blamed, *filter(is_another, kept.culprits))
+
+
+def _blamed_inside(
+    enclosures: Iterable[Enclosure], blamed: Sequence[Culprit]
+) -> Iterable[Enclosure]:
+    """What is blamed inside of one spoils the rest of it, where that was not given values."""
+    return (e for e in enclosures if any(_is_about(culprit, [e]) for culprit in blamed))
 
 
 def _right_outside(plain: CheckResult) -> Iterable[Enclosure]:
@@ -237,19 +257,26 @@ def _with_several_points(
     if len(culprit.blame.modules) != 1:
         return
     module, is_missing = culprit.blame.modules[0], culprit.blame.phase is Phase.MISSING
-    forward = [id_ for id_ in culprit.evidence if not id_.kind.is_gradient_of_activation]
-    if len({(id_.module, id_.kind) for id_ in forward}) > 1 and not is_missing:
+    if len(_wrong_forward(culprit)) > 1 and not is_missing:
         yield Enclosure(module)
         return
     others = {m for c in culprits for m in c.blame.modules} - {module}
+    # attention.wq and attention.wo are blamed:
+    #     of wq, around it: attention.wq (alone in it), attention (wo as well)  ->  attention
+    #     of wq, if it is missing: any module around it that gives something    ->  attention
     for enclosure in (Enclosure(module), *enclosures_of(module)):
-        if enclosure.module not in called or not enclosure.module:
-            continue
-        if (is_missing and enclosure.module != module) or any(
-            m == enclosure.module or enclosure.surrounds(m) for m in others
-        ):
-            yield enclosure
-            return
+        name = enclosure.module
+        if name and name in called:
+            is_around = is_missing and name != module
+            if is_around or any(m == name or enclosure.surrounds(m) for m in others):
+                yield enclosure
+                return
+
+
+def _wrong_forward(culprit: Culprit) -> set[tuple[str, Kind]]:
+    """The points at which it is wrong before any gradient is."""
+    forward = (id_ for id_ in culprit.evidence if not id_.kind.is_gradient_of_activation)
+    return {(id_.module, id_.kind) for id_ in forward}
 
 
 def _called(result: CheckResult) -> Set[str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
-from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE, Difference, Hyperparameter, Owner
 from ttrace.core.ids import MASTER, Kind, TensorId
+from ttrace.core.record import CLIPPED_TO, LOSS_SCALE, Difference, Hyperparameter, Owner
 from ttrace.core.results import TensorResult
 from ttrace.trace.reader import Trace
 
@@ -22,11 +22,15 @@ _STAGES = {
     CLIPPED_TO: (Stage.GRADIENT_CLIPPING,),
     LOSS_SCALE: (Stage.LOSS, Stage.BACKWARD, Stage.GRADIENT_ACCUMULATION, Stage.GRADIENT_REDUCTION),
 }
+_STEP = Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)
 _SHOWN = 3  # chosen: parameters that one number moved wrongly show the same
 
 
 def differences(reference: Trace, candidate: Trace) -> tuple[Difference, ...]:
     """Every number that a rank of the candidate has another value of, at the first such step."""
+    # lr of wq is 0.1 in the reference; rank 0 of 2 has 0.2 from step 1 on, for wo as well:
+    #     Difference(name="lr", reference=(0.1,), candidate=(0.2,), owned=("wq", "wo"), ranks=(0,),
+    #                step=1)            of all ranks it would be ranks=()
     expected = {key: values for _, found in _of_ranks(reference) for key, values in found.items()}
     wrong: dict[tuple[Owner, str, _Values, _Values], dict[str, list[tuple[int, int]]]] = {}
     for rank, found in _of_ranks(candidate):
@@ -96,22 +100,27 @@ def _one_update(
     ]
     if not updates:
         return tuple(culprits)
-    blame = Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)
-    updates += [culprit for culprit in culprits if culprit.blame == blame]  # of another step
+    # The learning rate of wq differs; step 0 blames all of the step, step 1 two modules:
+    #     update of layers.0.wq, update of layers.1.wq, output of head, optimizer step
+    #     becomes  optimizer step (steps 0 and 1), output of head
+    updates += [culprit for culprit in culprits if culprit.blame == _STEP]  # of another step
+    first = min(map(culprits.index, updates))
+    others = [culprit for culprit in culprits if culprit not in updates]
+    return (*others[:first], _merge_updates(updates, tensors), *others[first:])
+
+
+def _merge_updates(updates: Sequence[Culprit], tensors: Sequence[TensorResult]) -> Culprit:
     evidence = [id_ for culprit in updates for id_ in culprit.evidence]
     steps = {id_.step for id_ in evidence}
     of_steps = [t for t in tensors if t.id.kind is Kind.PARAM_AFTER and t.id.step in steps]
-    whole = Culprit(
-        blame=blame,
+    return Culprit(
+        blame=_STEP,
         reason=Reason.ALL_NEW_PARAMETERS,
         evidence=tuple(evidence[:_SHOWN]),
         count=sum(tensor.verdict.is_failure for tensor in of_steps),
         total=len(of_steps),
         steps=tuple(sorted({step for culprit in updates for step in culprit.steps})),
     )
-    first = min(map(culprits.index, updates))
-    others = [culprit for culprit in culprits if culprit not in updates]
-    return (*others[:first], whole, *others[first:])
 
 
 def _parameter(id_: TensorId) -> str:

@@ -1,30 +1,38 @@
-"""Looking into one trace: what it holds, one tensor put together, one tensor exported."""
+"""Looking into one trace: what it holds, one tensor put together, one tensor exported.
+
+One that is kept as codes and scales is looked at and exported as both, the scales as one grid: that
+of the largest blocks in which each has one scale, whatever blocks the ranks have.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
 from ttrace.analysis.align import align_one
-from ttrace.analysis.kept import read_kept, view_kept
 from ttrace.analysis.sources import Source, opened
+from ttrace.core.door import to_dict
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor
-from ttrace.core.plain import to_dict
-from ttrace.core.quantised import KeptView
+from ttrace.core.quantised import KeptView, QuantisedForm, largest_code
+from ttrace.core.record import Summary
 from ttrace.core.statistics import Statistics
 from ttrace.errors import CannotCompare, UsageError
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.blocks import BlockReader, blocks, common_dtype
 from ttrace.trace.dtypes import dtype_name
+from ttrace.trace.quantised import Aspect, codes_dtype, form_of, kept_records, reading
 from ttrace.trace.reader import Trace
+from ttrace.trace.spans import SpanReader
 from ttrace.trace.store import PathOrUrl
 
 
@@ -69,13 +77,6 @@ def describe(path: PathOrUrl | str) -> dict[str, Any]:
     """What is in a trace: ranks, steps, kinds, sizes, and what was not captured."""
     trace = Trace.open(path)
     info = next(iter(trace.ranks.values())).info
-    stored = [r for rank in trace.ranks.values() for r in rank.records if r.location is not None]
-    spans = {
-        (record.rank, record.location): record.location.size_bytes
-        for record in stored
-        if record.location
-    }
-    summaries = [rank.summary for rank in trace.ranks.values() if rank.summary is not None]
     return {
         "path": str(path),
         "world_size": trace.world_size,
@@ -93,14 +94,27 @@ def describe(path: PathOrUrl | str) -> dict[str, Any]:
         "modules": len(info.modules),
         "tensors": len(trace.by_id()),
         "kinds": dict(Counter(id_.kind.value for id_ in trace.by_id())),
-        "size_bytes": sum(spans.values()),
+        "size_bytes": _stored_bytes(trace),
+        **_describe_capture([r.summary for r in trace.ranks.values() if r.summary is not None]),
+        "notes": [note for rank in trace.ranks.values() for note in rank.notes],
+        "ids": [str(id_) for id_ in trace.by_id()],
+    }
+
+
+def _stored_bytes(trace: Trace) -> int:
+    """The bytes of all spans: several records may be of one."""
+    spans = {(r.rank, r.location) for rank in trace.ranks.values() for r in rank.records}
+    return sum(location.size_bytes for _, location in spans if location is not None)
+
+
+def _describe_capture(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """What hooks saw on all ranks, and what they did not."""
+    return {
         "hooks_expected": sum(s.hooks_expected for s in summaries),
         "hooks_fired": sum(s.hooks_fired for s in summaries),
         "unfired": sorted({id_ for s in summaries for id_ in s.unfired}),
         "never_called": sorted({path for s in summaries for path in s.never_called}),
         "faults": sorted({fault for s in summaries for fault in s.faults}),
-        "notes": [note for rank in trace.ranks.values() for note in rank.notes],
-        "ids": [str(id_) for id_ in trace.by_id()],
     }
 
 
@@ -141,10 +155,7 @@ def export(path: PathOrUrl | str, name: str, file: Path) -> dict[str, Any]:
             )
         reader = BlockReader(source.spans)
         dtype = common_dtype(tensor.pieces)
-        whole = torch.empty(math.prod(tensor.shape), dtype=dtype).reshape(tensor.shape)
-        for start, stop in blocks(tensor.shape):
-            box = tuple(slice(low, high) for low, high in zip(start, stop, strict=True))
-            whole[box] = reader.read(tensor.pieces, tensor.shape, start, stop)
+        whole = _whole(tensor, reader, dtype)
         kept = read_kept(tensor, source.spans)
         reader.finish(tensor)
     parts = {} if kept is None else {f"{name}.{part}": t for part, t in kept._asdict().items()}
@@ -174,3 +185,80 @@ def _find(source: Source, id_: TensorId) -> LogicalTensor:
     if isinstance(tensor, str):
         raise CannotCompare(f"{id_} cannot be put together: {tensor}")
     return tensor
+
+
+_ASPECTS = (Aspect.CODES, Aspect.SCALES)
+
+
+class KeptTensors(NamedTuple):
+    """Codes as the numbers that they are, and a scale for each block."""
+
+    codes: Tensor
+    scales: Tensor
+
+
+def view_kept(tensor: LogicalTensor, spans: SpanReader) -> KeptView | None:
+    """None where it is not kept so everywhere, or in several formats."""
+    form = _common_form(tensor)
+    if form is None or not tensor.volume:
+        return None
+    codes_of, scales_of = (BlockReader(spans, reading(each)) for each in _ASPECTS)
+    top = largest_code(form.codes)
+    zeros, largest, low, high = 0, 0, math.inf, -math.inf
+    for start, stop in blocks(tensor.shape):
+        codes = codes_of.read(tensor.pieces, tensor.shape, start, stop)
+        scales = scales_of.read(tensor.pieces, tensor.shape, start, stop)
+        zeros += int((codes == 0).sum())
+        largest += int((codes.abs() >= top).sum())
+        low, high = min(low, float(scales.min())), max(high, float(scales.max()))
+    return KeptView(
+        codes=form.codes,
+        scales=form.scales,
+        block=common_block(tensor),
+        zeros=zeros,
+        largest=largest,
+        lowest_scale=low,
+        highest_scale=high,
+    )
+
+
+def read_kept(tensor: LogicalTensor, spans: SpanReader) -> KeptTensors | None:
+    """All codes and scales, where they are of one format."""
+    form = _common_form(tensor)
+    if form is None:
+        return None
+    readers = (BlockReader(spans, reading(each)) for each in _ASPECTS)
+    codes, scales = (_whole(tensor, reader, torch.float32) for reader in readers)
+    steps = tuple(slice(None, None, size) for size in common_block(tensor))
+    return KeptTensors(codes=codes.to(codes_dtype(form)), scales=scales[steps].clone())
+
+
+def common_block(tensor: LogicalTensor) -> tuple[int, ...]:
+    """The largest block whose edges, repeated, are at those of all ranks' blocks."""
+    return tuple(_common_size(tensor, dim) or max(1, s) for dim, s in enumerate(tensor.shape))
+
+
+def _common_size(tensor: LogicalTensor, dim: int) -> int:
+    """0 where no scale ends inside of this dim."""
+    size = 0
+    for piece, record in zip(tensor.pieces, kept_records(tensor), strict=True):
+        block, held, offset = form_of(record).block[dim], record.shape[dim], 0
+        for run in piece.layout.runs[dim]:
+            if run.start is not None:
+                size = math.gcd(size, run.start)
+                size = math.gcd(size, block, offset) if block < held else size
+            offset += run.length
+    return size
+
+
+def _common_form(tensor: LogicalTensor) -> QuantisedForm | None:
+    forms = [form_of(record) for record in kept_records(tensor)]
+    return forms[0] if len({(form.codes, form.scales) for form in forms}) == 1 else None
+
+
+def _whole(tensor: LogicalTensor, reader: BlockReader, dtype: torch.dtype) -> Tensor:
+    whole = torch.empty(math.prod(tensor.shape), dtype=dtype).reshape(tensor.shape)
+    for start, stop in blocks(tensor.shape):
+        box = tuple(slice(low, high) for low, high in zip(start, stop, strict=True))
+        whole[box] = reader.read(tensor.pieces, tensor.shape, start, stop)
+    return whole

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ttrace.analysis.align import Aligner
 from ttrace.analysis.batch import EMPTY_BATCH, Batch, MicrobatchKey, strand_of
-from ttrace.analysis.scaling import loss_scale
+from ttrace.analysis.measuring import loss_scale
 from ttrace.analysis.sources import opened
 from ttrace.core.enclosure import Enclosure, is_enclosed
 from ttrace.core.ids import TensorId, tapped_modules

@@ -1,9 +1,10 @@
-"""All that a check measures: one comparison after the other, by its engine or by its workers.
+"""All that a check measures: one comparison after the other, by its engine.
 
     noise 1 of 2, noise 2 of 2, repeated reference, candidate
 
-Enters: traces. Leaves: each run as it was measured against the reference; or, from one of several
-workers that share a check, the file with its part. Nothing is judged here.
+Enters: traces. Leaves: each run aligned with the reference, as jobs (pairs to measure, and tensors
+without a pair to verify); then, with what came of them, the pairs as they were measured. Nothing is
+judged here.
 """
 
 from __future__ import annotations
@@ -11,21 +12,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from ttrace.analysis.align import Aligned, Aligner
-from ttrace.analysis.comparison import Compared, RunComparison
-from ttrace.analysis.engine import Engine, Job, Serial, Workplace, one_thread
-from ttrace.analysis.engine.suitable import suitable_engine
-from ttrace.analysis.part_file import StaticWorker, write_part
-from ttrace.analysis.parts import Parts, share_done, share_of
+from ttrace.analysis.batch import splits_of
+from ttrace.analysis.compare import (
+    Comparator,
+    LossScale,
+    Measured,
+    Unit,
+    find_isolated_scale,
+    find_loss_scale,
+)
+from ttrace.analysis.engine import Engine, Job, Workplace, one_thread
+from ttrace.analysis.engine.capacity import suitable_engine
 from ttrace.analysis.sources import Source, Sources, comparable
-from ttrace.analysis.tasks import Progress, Task, TaskTelling
+from ttrace.analysis.work import MeasureJob, Progress, Task, TaskTelling, VerifyJob
 from ttrace.core.ids import TensorId
-from ttrace.core.scale import Scales
+from ttrace.core.logical import LogicalTensor, Pair, as_terms
+from ttrace.core.scale import Scales, declared_scale
+from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
-from ttrace.trace.plan import read_scales
 from ttrace.trace.sketches import InCells, cells_of
 from ttrace.trace.store import PathOrUrl
 
@@ -44,7 +52,6 @@ class Measuring:
         engine: Engine,
         *,
         progress: Progress | None,
-        parts: Parts | None,
         isolated: Scales | None,
         samples_ranks: bool,
     ) -> None:
@@ -54,7 +61,6 @@ class Measuring:
         self.cells: Mapping[TensorId, InCells] = {}  # of the fingerprints of both runs
         self._engine = engine
         self._report = progress or (lambda *_: None)
-        self._parts = parts
         every = (sources.reference, sources.candidate, *sources.perturbed, *sources.repeated)
         self._here = Workplace(*(source.spans for source in every))
 
@@ -73,15 +79,39 @@ class Measuring:
     def _comparison(
         self, what: str, source: Source, aligned: Aligned, isolated: Scales | None = None
     ) -> RunComparison:
-        return RunComparison.of(
-            what,
-            self.sources.reference,
-            source,
-            aligned,
-            cells=self.cells,
-            isolated=isolated,
-            samples_ranks=self.samples_ranks,
+        """A run as jobs: of pairs that are measured, and of tensors without a pair, verified."""
+        reference = self.sources.reference
+        scale = loss_scale(reference, source, aligned, isolated)
+        traces = reference.spans.path, source.spans.path
+        measure = []
+        for id_, (expected, found) in aligned.pairs().items():
+            may_be_terms = scale.may_be_terms(id_, expected)
+            unit = Unit(
+                id=id_,
+                reference=self._read(expected),
+                # What looks like replicas, and may be terms, is needed from all ranks.
+                candidate=found if may_be_terms else self._read(found),
+                scale=scale.factor_of(id_),
+                may_be_terms=may_be_terms,
+                cells=self.cells.get(id_),
+            )
+            measure.append(MeasureJob(reference=traces[0], candidate=traces[1], unit=unit))
+        verify = [
+            VerifyJob(trace=trace, id=one.id, tensor=self._read(tensor), is_reference=number == 0)
+            for one in aligned.tensors
+            if one.pair is None
+            for number, (trace, tensor) in enumerate(
+                zip(traces, (one.reference, one.candidate), strict=True)
+            )
+            if tensor is not None
+        ]
+        return RunComparison(
+            what=what, aligned=aligned, scale=scale, measure=measure, verify=verify
         )
+
+    def _read(self, tensor: LogicalTensor) -> LogicalTensor:
+        """What is read of a tensor: of ranks that are sampled, the first that hold each part."""
+        return replace(tensor, replicas=()) if self.samples_ranks and tensor.replicas else tensor
 
     def groups(self) -> Iterator[list[tuple[Source, RunComparison]]]:
         """The same; small ones together, for at the end of each group workers wait for the last."""
@@ -97,10 +127,6 @@ class Measuring:
 
     def compared(self) -> Iterator[tuple[Source, Compared]]:
         """Every run as it was measured against the reference, the candidate last."""
-        if self._parts is not None:
-            for source, comparison in self.comparisons():
-                yield source, comparison.compared(self._parts.measured(comparison))
-            return
         groups = self.groups()
         following = _Following(lambda: next(groups, None))
         following.prepare()
@@ -121,6 +147,9 @@ class Measuring:
 
         `meanwhile` is called once workers are busy.
         """
+        # A task of jobs 0 and 1, and a task of job 2. They end in the order 2, 0, 1:
+        #     told        noise 0/2, noise 1/2, noise 2/2, candidate 0/1, candidate 1/1
+        #     returned    [[result 0, result 1], [result 2]]
         jobs = [job for task in tasks for job in task.jobs]
         owners = [owner for owner, task in enumerate(tasks) for _ in task.jobs]
         results: dict[int, Any] = {}
@@ -175,61 +204,82 @@ def measuring(
     repeated: PathOrUrl | str | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
-    parts: Path | None = None,
     isolated: Scales | None = None,
     samples_ranks: bool = False,
 ) -> Iterator[Measuring]:
-    """Traces are open, and workers there, until the end. With parts, there is little left to do."""
-    found = None if parts is None else Parts(parts)
+    """Traces are open, and workers there, until the end."""
     if engine is None:
         others = [candidate, *perturbed, *([] if repeated is None else [repeated])]
-        engine = Serial() if found else suitable_engine(reference, others)
+        engine = suitable_engine(reference, others)
     with one_thread(), engine, comparable(reference, candidate, perturbed, repeated) as sources:
         yield Measuring(
             sources,
             engine,
             progress=progress,
-            parts=found,
             isolated=isolated,
             samples_ranks=samples_ranks,
         )
 
 
-def measure_part(
-    reference: PathOrUrl | str,
-    candidate: PathOrUrl | str,
-    *,
-    worker: StaticWorker,
-    parts: Path,
-    plans: Path | None = None,
-    perturbed: Sequence[PathOrUrl | str] = (),
-    repeated: PathOrUrl | str | None = None,
-    progress: Progress | None = None,
-    engine: Engine | None = None,
-    sample_ranks: bool = False,
-) -> Path:
-    """Measure what one of several workers has to; `check(..., parts=parts)` takes it from there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """What is to be measured of a run, and verified."""
 
-    All are given the same traces; `plans` are those of an isolated candidate.
-    """
-    begun = measuring(
-        reference,
-        candidate,
-        perturbed=perturbed,
-        repeated=repeated,
-        engine=engine,
-        progress=progress,
-        isolated=None if plans is None else read_scales(plans),
-        samples_ranks=sample_ranks,
+    what: str  # for people: noise 1 of 2, repeated reference, candidate
+    aligned: Aligned
+    scale: LossScale
+    measure: Sequence[MeasureJob]
+    verify: Sequence[VerifyJob]
+
+    @property
+    def jobs(self) -> Sequence[MeasureJob | VerifyJob]:
+        """Pairs first, as a single process would meet them."""
+        return [*self.measure, *self.verify]
+
+    def compared(self, measured: Sequence[Measured]) -> Compared:
+        """With what was measured of every pair, in their order."""
+        pairs: dict[TensorId, Pair] = {}
+        for job, found in zip(self.measure, measured, strict=True):
+            unit = job.unit
+            terms = as_terms(unit.candidate) if found.as_terms else None
+            pairs[unit.id] = (unit.reference, unit.candidate if terms is None else terms)
+        return Compared(
+            aligned=self.aligned,
+            scale=self.scale,
+            pairs=pairs,
+            measured=dict(zip(pairs, measured, strict=True)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Two traces measured against each other, and the pairs as they were measured."""
+
+    aligned: Aligned
+    pairs: Mapping[TensorId, Pair]
+    measured: Mapping[TensorId, Measured]
+    scale: LossScale
+
+    def moved(self) -> dict[TensorId, int]:
+        return {id_: found.moved for id_, found in self.measured.items() if found.moved}
+
+
+def statistics_of(measured: Mapping[TensorId, Measured]) -> dict[TensorId, Statistics]:
+    """Of what could be measured."""
+    return {id_: found.statistics for id_, found in measured.items() if found.cells_fit}
+
+
+def loss_scale(
+    reference: Source, candidate: Source, aligned: Aligned, isolated: Scales | None = None
+) -> LossScale:
+    """By what the candidate's gradients are larger, before they are reduced."""
+    comparator, pairs = Comparator(reference.spans, candidate.spans), aligned.pairs()
+    if isolated is not None:
+        return find_isolated_scale(comparator, pairs, isolated)
+    return find_loss_scale(
+        comparator,
+        pairs,
+        reference_splits=splits_of(aligned.reference_batches),
+        candidate_splits=splits_of(aligned.candidate_batches),
+        declared=declared_scale(reference.trace.loss_parts, candidate.trace.loss_parts),
     )
-    with begun as work:
-        done = []
-        for group in work.groups():
-            shares = [(one, share_of(one.jobs, worker)) for _, one in group]
-            mine = [Task(one.what, [one.jobs[n] for n in numbers]) for one, numbers in shares]
-            results = work.run_all(mine)
-            done += [
-                share_done(one, numbers, found)
-                for (one, numbers), found in zip(shares, results, strict=True)
-            ]
-        return write_part(parts, worker, done)

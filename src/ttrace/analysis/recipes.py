@@ -1,18 +1,27 @@
-"""What modules of both runs quantise: which of them the candidate's recipe leaves out.
+"""Recipes: what modules of both runs quantise, and which of them the candidate's recipe leaves out.
 
     layers.1.attention.wo    float8_e4m3fn in the reference, no codes in the candidate
 
 Isolated runs are watched for casts, and perturbed ones see them. What nobody saw is no evidence: a
 layout may quantise somewhere else, or in a kernel of its own. Enters: the dtypes of codes, by
-module, of both runs; None of one that was not watched. Leaves: the modules that differ.
+module, of both runs; None of one that was not watched. Leaves: the modules that differ; verdicts in
+which outputs of those fail that are too far from the reference's; and diagnoses of culprits that
+nothing else says anything of: no value of a boundary tells, as codes live inside of a module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from ttrace.core.blame import Culprit, Diagnosis, Mistake, Phase
 from ttrace.core.enclosure import Enclosure, enclosures_of
-from ttrace.core.quantising import WHOLE_NUMBERS
+from ttrace.core.finding import Finding, Specifics
+from ttrace.core.formats import format_of
+from ttrace.core.ids import Kind
+from ttrace.core.quantised import WHOLE_NUMBERS
+from ttrace.core.results import TensorResult, Verdict
 
 ByModule = Mapping[str, Sequence[str]]
 Codes = ByModule | None
@@ -69,3 +78,75 @@ def _is_elsewhere(module: str, added: Sequence[str]) -> bool:
         path in around or path.rpartition(".")[0] in parents or inside.surrounds(path)
         for path in added
     )
+
+
+# Of the eps of codes. Rounding one operand of a product errs by about eps / 5 of it (uniformly over
+# eps, by eps / sqrt(12), of values between 1 and 2); a few flips by less than eps / 50 (measured).
+_SHARE = 1 / 16
+
+
+def fail_modules_left_out(
+    results: Sequence[TensorResult], reference: Codes, candidate: Codes
+) -> tuple[TensorResult, ...]:
+    missing = out_of_recipe(reference, candidate)
+    return tuple(
+        _as_wrong(result, missing[result.id.module])
+        if result.id.kind is Kind.OUTPUT
+        and result.id.module in missing
+        and _is_as_far(result, missing[result.id.module])
+        else result
+        for result in results
+    )
+
+
+def _is_as_far(result: TensorResult, codes: Sequence[str]) -> bool:
+    found = result.statistics
+    formats = [known for each in codes if (known := format_of(each)) is not None]
+    if result.verdict is not Verdict.PASS or found is None or not formats:
+        return False
+    return found.relative_error >= _SHARE * min(known.eps for known in formats)
+
+
+def _as_wrong(result: TensorResult, codes: Sequence[str]) -> TensorResult:
+    return replace(
+        result,
+        verdict=Verdict.MISMATCH,
+        finding=Finding.NO_CODES,
+        ratio=math.inf,
+        specifics=Specifics(reference_dtype=" and ".join(codes)),
+    )
+
+
+_COMPUTED = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT})
+
+
+def diagnose_recipes(
+    culprits: Sequence[Culprit], reference: Codes, candidate: Codes
+) -> tuple[Culprit, ...]:
+    missing, others = out_of_recipe(reference, candidate), other_formats(reference, candidate)
+
+    def diagnosed(culprit: Culprit) -> Culprit:
+        blame = culprit.blame
+        if culprit.diagnosis or len(blame.modules) != 1 or blame.phase not in _COMPUTED:
+            return culprit
+        (module,) = blame.modules
+        found = None
+        if path := _first_of(module, missing):
+            codes = _named(missing[path])
+            found = Diagnosis(mistake=Mistake.NOT_QUANTISED, reference_dtype=codes)
+        elif path := _first_of(module, others):
+            made, codes = map(_named, others[path])
+            found = Diagnosis(mistake=Mistake.OTHER_CODES, dtype=made, reference_dtype=codes)
+        return culprit if found is None else replace(culprit, diagnosis=found, nearest=None)
+
+    return tuple(map(diagnosed, culprits))
+
+
+def _first_of(module: str, paths: Iterable[str]) -> str:
+    """The module itself, or one inside of it."""
+    inside = Enclosure(module)
+    return next((path for path in paths if path == module or inside.surrounds(path)), "")
+
+
+def _named(codes: Sequence[str]) -> str:
+    return " and ".join(codes)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from ttrace.analysis.align import Aligned
 from ttrace.analysis.batch import notes_of
 from ttrace.analysis.recipes import Codes, formats_of, other_formats, out_of_recipe
 from ttrace.analysis.sources import Source
 from ttrace.core.finding import Note, Topic
-from ttrace.core.hyperparameter import Difference
+from ttrace.core.form import AlikePieces, unlike
+from ttrace.core.formats import Precision
 from ttrace.core.ids import TensorId
-from ttrace.core.precision import Precision
+from ttrace.core.logical import LogicalTensor, Pair
+from ttrace.core.record import Difference
 from ttrace.trace.progress import read_death, read_refusals
 
 
@@ -103,3 +107,41 @@ def _fewer_steps(source: Source) -> Iterator[Note]:
     made = min((summary.steps for summary in source.summaries), default=0)
     if made < asked:
         yield Note(topic=Topic.FEWER_STEPS, count=made, total=asked)
+
+
+def of_covering(
+    whole: Mapping[TensorId, Pair], read: Mapping[TensorId, Pair], ranks: int
+) -> Iterator[Note]:
+    """How many ranks of the candidate were read from; replicas that may be wrong, unseen.
+
+    A covering set of ranks is as few as hold every part of every tensor. Pieces are those of the
+    first ranks that hold them, of all tensors alike, so the ranks of all pieces are few: of
+    parameters one replica of all their shards, of activations one rank for each part of the batch.
+    """
+    used = {rank for _, candidate in read.values() for rank in _ranks(candidate)}
+    yield Note(topic=Topic.COVERING_RANKS, count=len(used), total=ranks)
+    left_out = {
+        id_: candidate
+        for id_, (_, candidate) in whole.items()
+        if candidate.replicas and _is_covered(read[id_][1], candidate)
+    }
+    differing = {id_: sum(map(len, unlike(tensor))) for id_, tensor in left_out.items()}
+    first = next((id_ for id_, count in differing.items() if count), None)
+    if first is not None:
+        yield Note(
+            topic=Topic.OTHER_REPLICAS,
+            count=sum(differing.values()),
+            total=sum(len(tensor.replicas) for tensor in left_out.values()),
+            first=first,
+        )
+
+
+def _is_covered(read: LogicalTensor, whole: LogicalTensor) -> bool:
+    """Whether it was read without its replicas; those that are terms of a sum are its pieces."""
+    return read.pieces is whole.pieces and not read.replicas
+
+
+def _ranks(tensor: LogicalTensor) -> list[int]:
+    rows = AlikePieces.of(tensor.pieces).records
+    found: list[int] = np.unique(rows.table.columns.rank[rows.numbers]).tolist()
+    return found

@@ -4,14 +4,15 @@
                           as it should be, but wherever rank 0 rounds up, rank 1 does
 
 Each rank by itself is right, and no value tells. What ranks have in common does
-(measure/coincidence.py). Enters: verdicts and what was compared, of a run whose updates are rounded
+(measure/rounding.py). Enters: verdicts and what was compared, of a run whose updates are rounded
 by chance, as a perturbed reference tells. Leaves: the verdicts, where parts were rounded alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
@@ -19,21 +20,19 @@ from operator import add
 
 import torch
 
-from ttrace.analysis.comparison import Compared
 from ttrace.analysis.engine import Workplace
+from ttrace.analysis.measuring import Compared
 from ttrace.analysis.sources import Source
-from ttrace.analysis.tasks import RunJobs
-from ttrace.core.alignment import Pair
+from ttrace.analysis.work import RunJobs
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.formats import format_of
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.judgement import Judgement
 from ttrace.core.layout import Layout
-from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.readings import Reading, Statistic
+from ttrace.core.logical import LogicalTensor, Pair, Piece
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.measure.coincidence import Coincidence, coincidence, roundings
-from ttrace.trace.pairs import PairReader
+from ttrace.core.statistics import Judgement, Reading, Statistic
+from ttrace.measure.rounding import Coincidence, coincidence, roundings
+from ttrace.trace.blocks import PairReader
 from ttrace.trace.store import PathOrUrl
 
 _KINDS = (Kind.PARAM_AFTER, Kind.OPTIMIZER)
@@ -110,37 +109,41 @@ def rounded_alike(
     run: RunJobs,
 ) -> tuple[TensorResult, ...]:
     """The verdicts, with those of tensors whose parts were rounded by the same numbers."""
-    jobs = [
-        CoincidenceJob(
-            reference=reference.spans.path,
-            candidate=candidate.spans.path,
-            id=result.id,
-            pair=compared.pairs[result.id],
-            parts=parts,
-        )
-        for result in results
-        if result.id.kind in _KINDS and result.verdict is Verdict.PASS
-        if result.id in compared.pairs
-        if len(parts := _parts(compared.pairs[result.id])) > 1
-    ]
+    jobs = list(_jobs(results, compared, reference, candidate))
     measured: Sequence[Both] = run(jobs, "roundings of ranks") if jobs else ()
-    found = list(zip(jobs, measured, strict=True))
-    wrong = {
-        job.id: (job.parts, of_one)
-        for step_and_kind in {(job.id.step, job.id.kind) for job in jobs}
-        for job, of_one in _alike([f for f in found if _group(f[0]) == step_and_kind])
-    }
+    groups: dict[tuple[int, Kind], list[tuple[CoincidenceJob, Both]]] = defaultdict(list)
+    for job, both in zip(jobs, measured, strict=True):
+        groups[job.id.step, job.id.kind].append((job, both))
+    alike = (each for group in groups.values() for each in _alike(group))
+    wrong = {job.id: (job.parts, found) for job, found in alike}
     return tuple(
         _as_wrong(result, *wrong[result.id]) if result.id in wrong else result for result in results
     )
 
 
-def _group(job: CoincidenceJob) -> tuple[int, Kind]:
-    return job.id.step, job.id.kind
+def _jobs(
+    results: Sequence[TensorResult], compared: Compared, reference: Source, candidate: Source
+) -> Iterator[CoincidenceJob]:
+    """One for every update that passed, and of which several ranks hold parts."""
+    for result in results:
+        is_right = result.id.kind in _KINDS and result.verdict is Verdict.PASS
+        if is_right and result.id in compared.pairs:
+            pair = compared.pairs[result.id]
+            if len(parts := _parts(pair)) > 1:
+                yield CoincidenceJob(
+                    reference=reference.spans.path,
+                    candidate=candidate.spans.path,
+                    id=result.id,
+                    pair=pair,
+                    parts=parts,
+                )
 
 
 def _parts(pair: Pair) -> tuple[Piece, ...]:
     """Parts of one shape, each on a rank of its own, that lie in one piece; else none."""
+    # A bfloat16 [8, 64]: [0:4, :] on ranks 0 and 2, [4:8, :] on ranks 1 and 3    two parts
+    #     [0:4, :] on rank 0, [4:8, :] on rank 0                                  one, of one rank
+    #     [0:5, :] on rank 0, [5:8, :] on rank 1; or a float32                     none
     stored = format_of(pair[1].dtype)
     pieces = [piece for piece in pair[1].pieces if len(piece.records) == 1 and piece.factor == 1]
     is_low = stored is not None and stored.mantissa_bits <= _LOW
@@ -161,10 +164,9 @@ def _is_one(layout: Layout) -> bool:
 
 
 def _alike(
-    found: Iterable[tuple[CoincidenceJob, Both]],
+    measured: Sequence[tuple[CoincidenceJob, Both]],
 ) -> Iterator[tuple[CoincidenceJob, Coincidence]]:
     """Those that were rounded alike, where all of a step together leave no doubt."""
-    measured = list(found)
     for sense in (0, 1):
         together = reduce(add, (both[sense] for _, both in measured))
         if _is_certain(together):

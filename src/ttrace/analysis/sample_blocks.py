@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 from ttrace.analysis.align import Aligned, Aligner
 from ttrace.analysis.sources import Source, opened
-from ttrace.core.alignment import Alignment
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run, Runs, normalise
-from ttrace.core.logical import LogicalTensor
-from ttrace.core.sample_blocks import SampleBlocks
+from ttrace.core.logical import Alignment, LogicalTensor
+from ttrace.trace.plan import SampleBlocks
 from ttrace.trace.reader import Trace
 from ttrace.trace.store import PathOrUrl
 
@@ -100,6 +99,10 @@ def _stored_as(trace: Trace, id_: TensorId) -> TensorId | None:
 def _of_tensor(
     path: str, reference: LogicalTensor, parts: Sequence[Layout]
 ) -> Iterator[SampleBlocks]:
+    # An input [8, 64]; two ranks of the candidate hold [0:4, :] and [4:8, :]
+    #     reference [0:8, :] on rank 0     dim 0 in blocks [0:4] and [4:8]
+    #     reference [4:8, :] on rank 1     nothing: one block is all that it has
+    #     parts cut along dims 0 and 1     nothing: a call is cut along one dim
     dims = {
         dim
         for part in parts

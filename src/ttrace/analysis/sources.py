@@ -7,21 +7,29 @@ batch, and what a report says of the run. Traces that cannot be compared are ref
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, own_batch
-from ttrace.analysis.inputs import ModelInputs, RowsOf, read_model_inputs
+from ttrace.analysis.batch import (
+    EMPTY_BATCH,
+    Batch,
+    Batches,
+    ModelInputs,
+    RowsOf,
+    Strand,
+    own_batch,
+    read_model_inputs,
+)
 from ttrace.analysis.recipes import Codes
-from ttrace.core.code import Code
-from ttrace.core.coverage import Coverage
 from ttrace.core.evidence import RunFacts
 from ttrace.core.ids import Kind
 from ttrace.core.mesh import Mesh
-from ttrace.core.pause import no_collection
-from ttrace.core.record import ModuleInfo, Summary
+from ttrace.core.record import Code, ModuleInfo, Summary
+from ttrace.core.results import Coverage
 from ttrace.errors import CannotCompare
+from ttrace.text import list_first, list_ranks
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.store import PathOrUrl
@@ -171,6 +179,22 @@ class Sources:
 
 
 @contextmanager
+def no_collection() -> Iterator[None]:
+    """Pause the search for cycles, while very many values are made that all stay.
+
+    A trace of many ranks is millions of objects without a cycle among them. The collector would
+    look at all of them again and again: a third of the time of a check, and it finds nothing.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
 def comparable(
     reference: PathOrUrl | str,
     candidate: PathOrUrl | str,
@@ -188,15 +212,13 @@ def comparable(
             perturbed=found[2 : 2 + len(noisy)],
             repeated=found[2 + len(noisy) :],
         )
-        require_comparable(
-            sources.reference, sources.candidate, sources.perturbed, sources.repeated
-        )
+        _require_comparable(sources)
         yield sources
 
 
-def require_comparable(
-    reference: Source, candidate: Source, perturbed: Sequence[Source], repeated: Sequence[Source]
-) -> None:
+def _require_comparable(sources: Sources) -> None:
+    reference, candidate = sources.reference, sources.candidate
+    perturbed, repeated = sources.perturbed, sources.repeated
     for source in (reference, candidate, *perturbed, *repeated):
         _require_whole(source)
     for source in (reference, candidate, *repeated):
@@ -232,14 +254,14 @@ def _require_whole(source: Source) -> None:
     role, trace = source.role, source.trace
     if trace.missing_ranks:
         raise CannotCompare(
-            f"the {role} {trace.path} has no trace of rank(s) {_listed(trace.missing_ranks)} of "
+            f"the {role} {trace.path} has no trace of {list_ranks(trace.missing_ranks)} of "
             f"{trace.world_size}; every rank must write into the same folder: run it again on a "
             "file system that all ranks share"
         )
     unfinished = [rank for rank, found in sorted(trace.ranks.items()) if found.summary is None]
     if unfinished:
         raise CannotCompare(
-            f"rank(s) {_listed(unfinished)} of the {role} {trace.path} did not come to the end "
+            f"{list_ranks(unfinished)} of the {role} {trace.path} did not come to the end "
             "of the last step: the run was killed, failed, or its disk was full; look at its log, "
             "then run it again (`ttrace show` reads what was recorded)"
         )
@@ -254,8 +276,4 @@ def _modules(trace: Trace) -> set[str]:
 
 def _some_modules(trace: Trace) -> str:
     modules = sorted(_modules(trace)) or ["only the model itself"]
-    return ", ".join(modules[:3]) + (" ..." if len(modules) > 3 else "")
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(str(rank) for rank in ranks[:16]) + (" ..." if len(ranks) > 16 else "")
+    return list_first(modules, 3)

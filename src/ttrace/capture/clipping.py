@@ -17,8 +17,8 @@ from torch.nn.utils import clip_grad
 from ttrace.adapters.patching import patched
 from ttrace.capture.context import StepContext
 from ttrace.capture.overwrite import Overwriter
-from ttrace.core.code import CLIPPING
 from ttrace.core.ids import Kind
+from ttrace.core.record import CLIPPING
 
 Told = Callable[[object], None]
 Before = Callable[[torch.Tensor | None], torch.Tensor | None]

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from ttrace.adapters.base import Adapter
-from ttrace.core.code import Code, Excerpt
+from ttrace.core.record import Code, Excerpt
 
 _LINES = 8  # chosen: a call and what it is made of, at a glance
 _BEFORE = 4  # chosen: of these, above the line itself

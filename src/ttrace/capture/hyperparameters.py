@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from ttrace.adapters.base import Adapter
 from ttrace.capture.recorder import Recorder
-from ttrace.core.hyperparameter import Hyperparameter, Owner
+from ttrace.core.record import Hyperparameter, Owner
 
 # How an optimizer computes, not what.
 _IMPLEMENTATION = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
@@ -51,8 +50,9 @@ class Hyperparameters:
             names[id(updated)].append(f"{parameter.module}.{parameter.name}".lstrip("."))
         for group in optimizer.param_groups:
             owned = [name for p in group["params"] for name in names.get(id(p), ())]
-            for name, value in _of_group(group):
-                self._keep(step, Owner.PARAMETER, name, value, owned)
+            for name, value in group.items():
+                if name not in _IMPLEMENTATION:
+                    self._keep(step, Owner.PARAMETER, name, value, owned)
 
     def of_step(self, step: int, name: str, value: object) -> None:
         self._keep(step, Owner.STEP, name, value, [""])
@@ -74,10 +74,6 @@ class Hyperparameters:
             if changed:
                 last |= changed
                 self._found.setdefault((step, owner, name, values), []).extend(changed)
-
-
-def _of_group(group: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    return ((name, value) for name, value in group.items() if name not in _IMPLEMENTATION)
 
 
 def _numbers(value: object) -> tuple[float, ...]:

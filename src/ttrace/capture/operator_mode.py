@@ -16,8 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttrace.adapters.patching import TellFault, unharmed
-from ttrace.core.quantising import Quantising
-from ttrace.core.undone import Undone
+from ttrace.core.quantised import Quantising, Undone
 
 _PLAIN = (Tensor, nn.Parameter)
 

@@ -19,12 +19,9 @@ from queue import SimpleQueue
 
 import torch
 
-from ttrace.capture.behind import Behind
-from ttrace.capture.items import Item, Repeat, Sent, SheetItem, Unwritten
-from ttrace.capture.memory import HOST_BYTES, HostMemory, Portion
-from ttrace.capture.sheets import SMALL_BYTES
-from ttrace.capture.staging import PINNED_BYTES, CudaDevice, Staging
-from ttrace.capture.writers import Writers
+from ttrace.capture.items import SMALL_BYTES, Item, Repeat, Sent, SheetItem, Unwritten
+from ttrace.capture.memory import HOST_BYTES, PINNED_BYTES, CudaDevice, HostMemory, Portion, Staging
+from ttrace.capture.writers import Behind, Writers
 from ttrace.core.record import Record
 from ttrace.core.simulated import is_simulated
 from ttrace.trace.arena import Slot

@@ -2,29 +2,32 @@
 
 A tensor that is one module's output and the next one's input is stored once; so is its gradient.
 Values are fixed before the hook returns, so later in-place changes cannot reach them; the outbox
-writes them while training goes on.
+writes them while training goes on. What recording takes of a step is added up here as well.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from ttrace.adapters.base import Adapter, BoundarySpec
-from ttrace.capture.collectives import collectives_made
-from ttrace.capture.cost import Costs
+from ttrace.adapters.base import Adapter, BoundarySpec, SentTokens
 from ttrace.capture.guard import Guard
-from ttrace.capture.items import Repeat, Sent, SheetItem, Unwritten, Written
-from ttrace.capture.kept import as_kept
-from ttrace.capture.objects import ObjectMemory
+from ttrace.capture.items import (
+    OwnTensor,
+    Repeat,
+    Sent,
+    SheetItem,
+    Sheets,
+    Unwritten,
+    Written,
+    fits,
+)
 from ttrace.capture.outbox import Outbox
-from ttrace.capture.repeats import is_of_layers, met_again
-from ttrace.capture.rows import dense_rows
-from ttrace.capture.sheets import OwnTensor, Sheets, fits
+from ttrace.capture.repeats import ObjectMemory, collectives_made, is_of_layers, met_again
 from ttrace.core.ids import Kind, TensorId, is_inside
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record, Summary
@@ -32,6 +35,7 @@ from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.fingerprint import FingerprintPayload
 from ttrace.trace.payload import FULL, Payload
 from ttrace.trace.payloads import payload_for
+from ttrace.trace.quantised import Quantised
 from ttrace.trace.writer import TraceWriter
 
 _Work = Callable[[], None]
@@ -123,6 +127,10 @@ class Recorder:
             own_layout = layout
         batch_dim = None if boundary is None else boundary.batch_dim
         record = self._record(id, local, when, layout=own_layout, batch_dim=batch_dim)
+        # The output of a norm, with 7 collectives made so far, and the same as input of a linear:
+        #     norm:output      not met before     its bytes are put; kept are `sent` and 7
+        #     linear:input     Repeat(sent)       7 still: nothing can have changed it
+        #                                         8: it is read again, to see whether one did
         payload, made, again = payload_for(local, asked), 0, None
         if local.is_cuda and payload.on_device:
             made = collectives_made()
@@ -298,3 +306,64 @@ class Recorder:
         self._sequence += len(entries)
         self._outbox.put_sheet(item)
         written.sheets.append(item)
+
+
+def dense_rows(
+    local: torch.Tensor, sent: Iterable[SentTokens]
+) -> Iterator[tuple[SentTokens, torch.Tensor]]:
+    """Tokens that other ranks sent here, as one dense tensor for each of these ranks.
+
+    It has the rows that they sent, where they stood; all others are zero.
+    """
+    for part in sent:
+        dense = local.new_zeros(part.layout.local_shape)
+        flat = dense.view(-1, *local.shape[1:])
+        flat[part.places.to(local.device)] = local[part.rows.to(local.device)]
+        yield part, dense
+
+
+def as_kept(
+    record: Record, values: torch.Tensor, kept: Quantised | None, boundary: BoundarySpec | None
+) -> tuple[Record, torch.Tensor]:
+    """The record of a quantised tensor, and the bytes of its codes and scales.
+
+    The record and its values as they are where it is not kept so, or where the record groups its
+    elements otherwise.
+    """
+    if kept is None:
+        return record, values
+    if boundary is not None and boundary.dims:
+        kept = kept.permuted(boundary.dims)
+    if kept.codes.shape != record.shape:
+        return record, values
+    return record.stored_as(kept.described()), kept.packed()
+
+
+class Costs:
+    """What recording took of the last step, of which whoever records adds up the `seconds`.
+
+    A step may be written while the next one runs; its bytes are those by which the trace grew since
+    the one before it was written.
+    """
+
+    def __init__(self, outbox: Outbox, writer: TraceWriter) -> None:
+        self.seconds = 0.0  # in the threads of the run: hooks, and the end of the step
+        self.bytes_written = 0
+        self._outbox = outbox
+        self._writer = writer
+        self._waited_before = 0.0
+        self._bytes_before = writer.size_bytes
+
+    def begin(self) -> None:
+        self.seconds, self._waited_before = 0.0, self._outbox.waited_seconds
+
+    def end(self) -> None:
+        """All of a step is in the trace."""
+        size_bytes = self._writer.size_bytes
+        self.bytes_written = size_bytes - self._bytes_before
+        self._bytes_before = size_bytes
+
+    @property
+    def waited_seconds(self) -> float:
+        """Of these, for memory that was not written yet."""
+        return self._outbox.waited_seconds - self._waited_before

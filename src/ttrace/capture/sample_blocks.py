@@ -23,7 +23,7 @@ from ttrace.adapters.leaves import leaves, map_leaves
 from ttrace.adapters.patching import guarding, patched
 from ttrace.capture.context import StepContext
 from ttrace.core.layout import Runs
-from ttrace.core.sample_blocks import SampleBlocks
+from ttrace.trace.plan import SampleBlocks
 
 
 class CutCalls:

@@ -6,21 +6,26 @@
     WatchSettings(folder=Path("out"), every=100)
     {"TTRACE_WATCH": "/home/me/out", "TTRACE_EVERY": "100"}
 
+    pack({"OUT": "/my runs/$1", "STEPS": "3"})      eyJPVVQiOiAiL215IHJ1bnMvJDEiLCAiU1RFUFMiOiAiMyJ9
+
 Whoever starts a run writes the variables; `attach`, in every process of it, reads them. Where they
-do not get there by themselves, one word that holds them all is handed on. Their names stand in this
-file alone.
+do not get there by themselves, one word that holds them all is handed on. No shell, JSON, YAML or
+scheduler changes it on its way: letters, digits, - and _ (base64 of RFC 4648, section 5) mean
+nothing to any of them, in quotes or without. A word that was cut or changed is told from one that
+was not. The names of the variables stand in this file alone.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ttrace.capture.packed import unpack
-from ttrace.capture.schedule import Schedule
 from ttrace.core.drift import SharedKind
 from ttrace.errors import UsageError
 from ttrace.trace.store import PathOrUrl, local_path, place_of
@@ -228,3 +233,41 @@ def _kind(text: str) -> SharedKind:
     if text not in SharedKind.__members__.values():
         raise UsageError(f"{WITHOUT} must list {', '.join(SharedKind)}, found {text!r}")
     return SharedKind(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Says which steps are recorded, counted from 0: so many, after those that are let pass.
+
+    Schedule(steps=3, skip=10, every=100)      steps 10, 110 and 210
+    """
+
+    steps: int = 1
+    skip: int = 0
+    every: int = 1
+
+    def records(self, number: int) -> bool:
+        return number >= self.skip and (number - self.skip) % self.every == 0
+
+    def records_end_of(self, number: int) -> bool:
+        """Also of the last step that is let pass: it is where the first recorded one starts."""
+        return self.records(number) or number + 1 == self.skip
+
+
+def pack(variables: Mapping[str, str]) -> str:
+    """One word that holds all of these variables."""
+    text = json.dumps(dict(variables)).encode()
+    return base64.urlsafe_b64encode(text).decode("ascii").rstrip("=")
+
+
+def unpack(word: str) -> dict[str, str] | None:
+    """The variables; None of a word that `pack` did not make."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", word):
+        return None
+    try:
+        found = json.loads(base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)))
+    except (binascii.Error, ValueError):
+        return None
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        return None
+    return found

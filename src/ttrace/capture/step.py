@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -14,17 +14,40 @@ from torch import nn
 
 from ttrace.adapters.base import Adapter
 from ttrace.adapters.patching import guarding
-from ttrace.capture.garbage import fewer_collections
-from ttrace.capture.guard import Around, Guard, entry
-from ttrace.capture.instruments import install, seen_by
-from ttrace.capture.loss import watch_backward
+from ttrace.capture.backward import watch_backward
+from ttrace.capture.guard import Guard, entry
+from ttrace.capture.instruments import Instruments, seen_by
 from ttrace.capture.manifest import wrappers_of
 from ttrace.capture.settings import Settings
-from ttrace.capture.tracer import Attached, OffTracer, Outside, waiting_tracers
+from ttrace.capture.tracer import Attached, Outside, SteppingTracer, waiting_tracers
 from ttrace.core.record import Summary
 
+# Chosen: more objects than the records of a step of a large model are; cycles of the run's own are
+# still collected after as many.
+_OBJECTS = 200_000
 
-class RecordingTracer:
+
+@contextmanager
+def fewer_collections() -> Iterator[None]:
+    """While open, Python collects garbage after many more new objects than before, if it did.
+
+    Recording keeps tens of thousands of small objects until a step is over. Python takes them for a
+    reason to look through all objects of the process, again and again: half of what recording took.
+    """
+    before = gc.get_threshold()
+    if not 0 < before[0] < _OBJECTS:  # never, or seldom enough
+        yield
+        return
+    during = (_OBJECTS, *before[1:])
+    gc.set_threshold(*during)
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == during:  # else the run has its own ideas by now
+            gc.set_threshold(*before)
+
+
+class RecordingTracer(SteppingTracer):
     """Records the first steps, or later ones, then takes its hooks away and closes the trace.
 
     Steps before those are made like others, with noise where that is asked for, and not recorded.
@@ -33,17 +56,12 @@ class RecordingTracer:
     enabled = True
 
     def __init__(
-        self,
-        adapter: Adapter,
-        attached: Attached,
-        settings: Settings,
-        guard: Guard | None = None,
+        self, adapter: Adapter, attached: Attached, settings: Settings, guard: Guard | None = None
     ) -> None:
-        self.successor: RecordingTracer | None = None  # that records what this one was to
         self.attached, self._folder = attached, settings.folder
         outside = Outside(begin=self._resume, end=self._pause)
         self.guard = guard = guard or Guard()
-        made = install(adapter, attached, settings, outside, guard)
+        made = Instruments(adapter, attached, settings, outside, guard)
         self._context, self._recorder = made.context, made.recorder
         self._modes, self._overwriter = made.modes, made.overwriter
         self._boundary, self._buffers = made.boundary, made.buffers
@@ -51,37 +69,15 @@ class RecordingTracer:
         self._backward, self._update = made.backward, made.update
         guard.switch_off, guard.give_up = self._switch_off, self._give_up
         self._watched = ExitStack()  # what is held open during a step
-        self._schedule, earlier = made.schedule, made.earlier_steps
+        self._schedule, earlier = settings.schedule, made.earlier_steps
         self._max_bytes = settings.max_bytes
         self._first = self._done = earlier[-1] + 1 if earlier else 0  # the number of the next step
         self._recorded = len(earlier)
         self._began, self._took = 0.0, 0.0  # of the last step
-        self._is_inside = False  # of `with tracer.step()`, also after a fault
         self._open: int | None = None  # the step that waits for more microbatches, or its update
         self._closed = False
         # Also in children of multiprocessing, where atexit does not run.
         self._at_exit = Finalize(None, self.close, exitpriority=0)
-
-    @entry("the begin of a step", lambda *_: nullcontext(), gives_up=True)
-    def step(self) -> AbstractContextManager[None]:
-        """Around a step, or around each of its microbatches: it ends with the optimizer's step."""
-        if self.successor is not None:
-            return self.successor.step()
-        return Around(enter=self._try_enter, leave=self.end, abandon=self._abandon)
-
-    @entry("the begin of a step", gives_up=True)
-    def begin(self) -> None:
-        if self.successor is not None:
-            self.successor.begin()
-        else:
-            self._try_enter()
-
-    @entry("the end of a step", gives_up=True)
-    def end(self) -> None:
-        if self.successor is not None:
-            self.successor.end()
-        elif self._is_inside:
-            self._leave()
 
     @entry("the end of a step", gives_up=True)
     def finish(self) -> None:
@@ -120,13 +116,8 @@ class RecordingTracer:
             return self.successor.as_call(module, method)
         return self._hooks.as_call(module, method)
 
-    def __reduce__(self) -> tuple[type[OffTracer], tuple[()]]:
-        """A copy of what holds a tracer, here or in another process, is not traced."""
-        return OffTracer, ()
-
     @entry("the begin of a step", lambda *_: False, gives_up=True)
     def _try_enter(self) -> bool:
-        """Whether that entered a step, which somebody is to leave."""
         if not (self._closed or self._is_inside):
             self._enter()
             return self._is_inside
@@ -270,6 +261,7 @@ class RecordingTracer:
         for mode in self._modes if self._done else ():
             self._context.notes += mode.notes(self._context.adapter.roots)
         asked, arrivals = self._schedule.steps, self._context.arrivals
+        costs = self._recorder.costs
         is_full = self._recorded < asked and not self._recorder.has_room
         if is_full:
             self._context.notes.append(
@@ -292,7 +284,9 @@ class RecordingTracer:
                 wrappers=wrappers_of(self._context.adapter),
                 optimizers=tuple(self._update.stepped),
                 seconds=self._took,
-                **asdict(self._recorder.costs.of_step),
+                recording_seconds=costs.seconds,
+                waited_seconds=costs.waited_seconds,
+                bytes_written=costs.bytes_written,
                 code=self._context.places.code(),
                 **seen_by(self._modes),
             )

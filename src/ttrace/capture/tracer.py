@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
@@ -11,6 +12,7 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
+from ttrace.capture.guard import Around, Guard, entry
 from ttrace.core.simulated import OfRank
 
 
@@ -101,3 +103,48 @@ class OffTracer:
 
     def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
         return method
+
+
+class SteppingTracer(ABC):
+    """Enters and leaves steps; a fault of ours in that ends tracing, and not the run."""
+
+    guard: Guard
+    successor: Tracer | None = None  # that does what this one was to
+    _is_inside = False  # of `with tracer.step()`, also after a fault
+
+    @entry("the begin of a step", lambda *_: nullcontext(), gives_up=True)
+    def step(self) -> AbstractContextManager[None]:
+        """Around a step, or around each of its microbatches: it ends with the optimizer's step."""
+        if self.successor is not None:
+            return self.successor.step()
+        return Around(enter=self._try_enter, leave=self.end, abandon=self._abandon)
+
+    @entry("the begin of a step", gives_up=True)
+    def begin(self) -> None:
+        if self.successor is not None:
+            self.successor.begin()
+        else:
+            self._try_enter()
+
+    @entry("the end of a step", gives_up=True)
+    def end(self) -> None:
+        if self.successor is not None:
+            self.successor.end()
+        elif self._is_inside:
+            self._leave()
+
+    @abstractmethod
+    def _try_enter(self) -> bool:
+        """Whether that entered a step, which somebody is to leave."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Leave the step that was entered."""
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Leave a step that raised."""
+
+    def __reduce__(self) -> tuple[type[OffTracer], tuple[()]]:
+        """A copy of what holds a tracer, here or in another process, is not traced."""
+        return OffTracer, ()

@@ -1,7 +1,8 @@
 """What happens to parameters in a step: gradients after backward, norm, clipping, optimizer.
 
 Enters: the moments at which a framework reduces, clips and updates. Leaves: records of parameters,
-their gradients at each moment, and the optimizer's state; an isolated run then overwrites them.
+their gradients at each moment, the optimizer's state, and buffers that the step changed; an
+isolated run then overwrites them.
 
 Every parameter is recorded when its own optimizer begins its step: a discriminator's gradients are
 not those of the generator's loss, and an optimizer that steps inside backward leaves none behind.
@@ -16,25 +17,32 @@ from itertools import chain
 from typing import Any
 
 import torch
+import xxhash
 from torch.optim import Optimizer
 
-from ttrace.adapters.base import Parameter
+from ttrace.adapters.base import Adapter, Parameter
 from ttrace.adapters.patching import patched
 from ttrace.capture.annotate import annotated_layout
 from ttrace.capture.clipping import Clipping, watch_clipping, watch_scaling
-from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
 from ttrace.capture.context import StepContext
-from ttrace.capture.each_parameter import EachParameter
 from ttrace.capture.hyperparameters import Hyperparameters
-from ttrace.capture.items import Written
-from ttrace.capture.optimizer_hooks import OptimizerHooks
+from ttrace.capture.items import OwnTensor, Written
+from ttrace.capture.optimizer_hooks import (
+    Arguments,
+    OptimizerHooks,
+    exchange_closure,
+    select_parameters,
+    watched_closure,
+)
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.regroup import Regrouping
 from ttrace.capture.tracer import Outside
 from ttrace.capture.weights import Name, WeightHooks
-from ttrace.core.code import UPDATE
-from ttrace.core.hyperparameter import CLIPPED_TO, LOSS_SCALE
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, TensorId
+from ttrace.core.record import CLIPPED_TO, LOSS_SCALE, UPDATE
+from ttrace.trace.payload import tensor_bytes
+
+_MADE_NOISY = frozenset({Kind.REDUCED_GRAD, Kind.MAIN_GRAD, Kind.CLIPPED_GRAD})
 
 
 class Update:
@@ -201,14 +209,9 @@ class Update:
             self._take_gradients()
         original(*args, **kwargs)
 
-    def _parameters_of(self, optimizer: Optimizer) -> list[Parameter]:
-        """All parameters where the optimizer works alone, or on tensors of its own."""
-        adapter = self._context.adapter
-        everything = [p for p in adapter.parameters() if not adapter.is_updated_later(p.tensor)]
-        if len(self._optimizers) == 1:
-            return everything
-        ids = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-        return [p for p in everything if id(p.tensor) in ids] or everything
+    def _parameters_of(self, optimizer: Optimizer) -> Sequence[Parameter]:
+        is_alone = len(self._optimizers) == 1
+        return select_parameters(self._context.adapter, optimizer, is_alone=is_alone)
 
     def _note(self, text: str) -> None:
         note = f"step {self._context.number}: {text}"
@@ -229,9 +232,8 @@ class Update:
         left = [p for p in parameters if (p.module, p.name) not in self._taken]
         self._taken |= self._record(Kind.MAIN_GRAD, left).names
 
-    def _give_gradients(self, parameters: Iterable[Parameter] | None = None) -> None:
+    def _give_gradients(self, parameters: Iterable[Parameter]) -> None:
         """Record gradients as clipping left them, once a step, before their optimizer's step."""
-        parameters = self._context.adapter.parameters() if parameters is None else parameters
         left = [p for p in parameters if (p.module, p.name) not in self._given]
         self._given |= {(p.module, p.name) for p in left}
         if self._clipping.happened:
@@ -271,3 +273,118 @@ class Update:
                 layout = layout or adapter.local_gradient_layout(p.module, p.name)
                 # An object of its own: the reduction changes it in place, which it need not tell.
                 context.recorder.value(id_, gradient.detach(), layout=layout)
+
+
+class Recorded:
+    """Parameters of which something was recorded, and what."""
+
+    def __init__(self) -> None:
+        self.names: set[Name] = set()
+        self.written: list[Written] = []
+
+
+class EachParameter:
+    """Records one kind of what belongs to parameters, of all of them: values, a gradient, a state.
+
+    An isolated run does so for one parameter after the other, and overwrites it after that.
+    """
+
+    def __init__(self, context: StepContext, overwriter: Overwriter | None) -> None:
+        self._context = context
+        self._overwriter = overwriter
+
+    def __call__(self, kind: Kind, parameters: Iterable[Parameter] | None = None) -> Recorded:
+        """Record all tensors of this kind; an isolated run overwrites each before the next."""
+        recorded = Recorded()
+        if self._context.number is None:
+            return recorded
+        parameters = self._context.adapter.parameters() if parameters is None else parameters
+        if self._overwriter is None:
+            self._record_all(kind, parameters, recorded)
+            return recorded
+        for parameter in parameters:
+            for entry in self._record_all(kind, [parameter], recorded):
+                id_ = self._context.id(entry.module, kind, entry.slot)
+                fill = partial(self._fill, self._overwriter, id_, entry)
+                self._context.guard.recording(id_, fill)
+            self._context.adapter.filled(kind, parameter)
+        return recorded
+
+    def _record_all(
+        self, kind: Kind, parameters: Iterable[Parameter], recorded: Recorded
+    ) -> list[OwnTensor]:
+        entries: list[OwnTensor] = []
+        recording, parts = self._context.guard.recording, self._entries
+        for parameter in parameters:
+            found = recording(parameter.name, parts, kind, parameter)
+            if found:
+                entries += found
+                recorded.names.add((parameter.module, parameter.name))
+        assert self._context.number is not None
+        if entries:
+            values = self._context.recorder.values
+            recorded.written.append(values(self._context.number, kind, entries))
+        return entries
+
+    def _entries(self, kind: Kind, parameter: Parameter) -> list[OwnTensor]:
+        """What this rank holds of one."""
+        return [
+            OwnTensor(
+                parameter.module,
+                part.slot,
+                part.tensor,
+                annotated_layout(parameter.tensor, part.tensor) or part.layout,
+            )
+            for part in self._context.adapter.parts(kind, parameter)
+        ]
+
+    def _fill(self, overwriter: Overwriter, id_: TensorId, entry: OwnTensor) -> None:
+        overwriter.fill(id_, entry.tensor, noisy=id_.kind in _MADE_NOISY, layout=entry.layout)
+
+
+class Buffers:
+    """Says which buffers a step changes: running statistics, counters, histories of scales.
+
+    Kernels change running statistics unseen by autograd: a digest of every buffer is remembered.
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._digests: dict[tuple[str, str], str] = {}
+        # Whether a step changes a maximum over the last ones may depend on rounding: what one step
+        # has changed is there in every later step.
+        self._changing: set[tuple[str, str]] = set()
+
+    def begin(self) -> None:
+        self._digests = {(path, name): self._digest(value) for path, name, value in self.all()}
+
+    def changed(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Module path, name and value of every buffer that is new, or that some step changed."""
+        for path, name, value in self.all():
+            if self._digests.get((path, name)) != self._digest(value):
+                self._changing.add((path, name))
+            if (path, name) in self._changing:
+                yield path, name, value
+
+    def all(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Module path, name and value of every buffer."""
+        for path, module in self._adapter.modules():
+            if module._buffers:  # noqa: SLF001  (most have none, and every step asks all)
+                for name, value in module.named_buffers(recurse=False):
+                    yield path, name, value
+
+    def record(self, context: StepContext, overwriter: Overwriter | None) -> None:
+        """Record those that a step changed, and give an isolated run the reference's."""
+        recorder = context.recorder
+        for module, name, value in self.changed():
+            id_ = context.id(module, Kind.BUFFER, name)
+            recorder.guard.recording(id_, partial(recorder.value, id_, value))
+        if overwriter is not None:
+            for module, name, value in self.all():  # also what only the reference changed
+                id_ = context.id(module, Kind.BUFFER, name)
+                recorder.guard.recording(id_, partial(overwriter.fill, id_, value, noisy=False))
+
+    def _digest(self, value: torch.Tensor) -> str:
+        local, _ = self._adapter.to_local(value)
+        digest: str = xxhash.xxh3_64_hexdigest(tensor_bytes(local.cpu()))
+        return digest

@@ -22,12 +22,10 @@ from typing import NoReturn
 import typer
 
 from ttrace.cli.advice import doctor, skill
-from ttrace.cli.demo import demo
-from ttrace.cli.plan import plan
 from ttrace.cli.results import accept, check, compare_reports, report
-from ttrace.cli.runs import diff, isolate, run
+from ttrace.cli.runs import demo, diff, isolate, run
 from ttrace.cli.screen import say, say_error, take_any_text
-from ttrace.cli.traces import export, show
+from ttrace.cli.traces import export, plan, show
 from ttrace.cli.watch import watch
 from ttrace.cli.whatif import whatif
 from ttrace.errors import CannotCompare, CommandFailed, TraceError, TTraceError, WorkerLost
@@ -58,7 +56,7 @@ app.command(
     short_help="Run to the end, and say when replicas differ.",
     context_settings={"ignore_unknown_options": True},
 )(watch)
-app.command(short_help="Plans of an isolated run; --estimate: what runs cost.")(plan)
+app.command(short_help="The plans by which a run is isolated.")(plan)
 app.command()(check)
 app.command(short_help="HTML, JUnit, Markdown and other forms of a result.")(report)
 app.command(short_help="What a fix changed, of two results.")(compare_reports)

@@ -143,11 +143,3 @@ SampleRanks = Annotated[
         help="Read no more ranks than hold every part of every tensor; compare no replicas.",
     ),
 ]
-WorkerShare = Annotated[
-    str | None,
-    typer.Option(metavar="I/N", help="Measure the I-th of N shares into --parts, and no more."),
-]
-PartsFolder = Annotated[
-    Path | None,
-    typer.Option("--parts", metavar="FOLDER", help="What workers measured: go on from there."),
-]

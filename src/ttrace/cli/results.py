@@ -1,33 +1,59 @@
-"""Commands that make a result, or something of one: check, report, compare-reports, accept."""
+"""Commands that make a result, or something of one: check, report, compare-reports, accept.
+
+A fix, as `compare-reports` tells it:
+
+    1 root cause is gone, 1 root cause is new; 132 tensors that failed pass
+      before: NOT EQUIVALENT: layers.0.attention.wo, forward
+      after: NOT EQUIVALENT: layers.1.feed_forward, backward
+
+    gone:
+      layers.0.attention.wo, forward
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-from ttrace.cli.options import (
-    Accept,
-    EngineName,
-    Html,
-    Json,
-    PartsFolder,
-    SampleRanks,
-    Workers,
-    WorkerShare,
-)
+from ttrace.cli import options
 from ttrace.cli.screen import comparing, finish, open_console, say, write_json
+from ttrace.core.door import to_dict
 from ttrace.core.finding import Note, Topic
-from ttrace.core.results import Strength
+from ttrace.core.results import Acceptance, Fix, Strength, compare_results
 from ttrace.errors import UsageError
 from ttrace.report.forms import FORMS, TERMINAL, parse_form
 from ttrace.report.json_file import read_result
 from ttrace.report.numbers import filled, times
+from ttrace.report.terminal import put
+from ttrace.report.wording import blamed, phase, with_commas
+
+_SHOWN = 5  # chosen: the first show what the others are
+
+NOT_COMPARABLE = (
+    "NOT COMPARABLE: no tensor is in both reports, which are of other models or of other steps"
+)
+NO_FAILURE = "no failure before, none now"
+# The fields of a Fix, in the order in which they are told.
+PLACES = {
+    "gone": "{count:root cause is/root causes are} gone",
+    "remaining": "{count:root cause remains/root causes remain}",
+    "new": "{count:root cause is/root causes are} new",
+}
+COUNTS = {
+    "passing": "{count:tensor that failed passes/tensors that failed pass}",
+    "failing": "{count:tensor still fails/tensors still fail}",
+    "newly_failing": "{count:tensor newly fails/tensors newly fail}",
+    "accepted": "{count:tensor that failed is/tensors that failed are} accepted now",
+    "undecided": "{count:tensor that failed is/tensors that failed are} undecided now",
+    "absent": "{count:tensor that failed is/tensors that failed are} not in the report after the "
+    "fix",
+}
 
 
 def check(
@@ -45,14 +71,12 @@ def check(
             metavar="FOLDER", help="Plans by which the candidate ran; judge it as isolated."
         ),
     ] = None,
-    workers: Workers = None,
-    engine: EngineName = None,
-    worker: WorkerShare = None,
-    parts: PartsFolder = None,
-    sample_ranks: SampleRanks = False,  # noqa: FBT002
-    accept: Accept = None,
-    html: Html = None,
-    json_file: Json = None,
+    workers: options.Workers = None,
+    engine: options.EngineName = None,
+    sample_ranks: options.SampleRanks = False,  # noqa: FBT002
+    accept: options.Accept = None,
+    html: options.Html = None,
+    json_file: options.Json = None,
 ) -> None:
     """Compare two traces."""
     from ttrace.analysis.accept import acceptances
@@ -65,12 +89,13 @@ def check(
     traces, noise = (reference, candidate), perturbed or []
     measures, entries = find_engine(engine, workers), acceptances(accept)
     with comparing() as progress:
-        how: dict[str, Any] = {"perturbed": noise, "progress": progress, "engine": measures}
-        how["sample_ranks"] = sample_ranks
-        if worker is not None:
-            _require_no_result(html, json_file)
-            _measure_part(worker, parts, traces, plans=isolated, repeated=repeated, **how)
-        how |= {"accept": entries, "parts": parts}
+        how: dict[str, Any] = {
+            "perturbed": noise,
+            "progress": progress,
+            "engine": measures,
+            "sample_ranks": sample_ranks,
+            "accept": entries,
+        }
         if isolated is None:
             result = check_plain(*traces, repeated=repeated, **how)
         else:
@@ -79,27 +104,6 @@ def check(
         note = Note(topic=Topic.BORDERLINE, factor=result.largest_ratio)
         result = replace(result, notes=(*result.notes, note))
     finish(result, None, html, json_file)
-
-
-def _require_no_result(html: str | None, json_file: str | None) -> None:
-    given = [name for name, file in (("--html", html), ("--json", json_file)) if file is not None]
-    if given:
-        raise UsageError(
-            f"a worker measures its share and has no result: give {' and '.join(given)} to the "
-            "check that has --parts and no --worker"
-        )
-
-
-def _measure_part(worker: str, parts: Path | None, traces: tuple[str, str], **how: Any) -> NoReturn:
-    from ttrace.analysis.measuring import measure_part
-    from ttrace.analysis.part_file import StaticWorker
-
-    found = StaticWorker.parse(worker)
-    if parts is None:
-        raise UsageError(f"--worker {found} needs --parts FOLDER: where its part is written")
-    file = measure_part(*traces, worker=found, parts=parts, **how)
-    say(f"worker {found} measured its share into {file}")
-    raise typer.Exit(0)
 
 
 def report(
@@ -114,8 +118,8 @@ def report(
     **chosen: str | bool | None,
 ) -> None:
     """Make any form of report from a result; without options, print it."""
-    options = {name: target for name, target in chosen.items() if target}
-    wanted = [(FORMS[n], "" if target is True else str(target)) for n, target in options.items()]
+    asked = {name: target for name, target in chosen.items() if target}
+    wanted = [(FORMS[n], "" if target is True else str(target)) for n, target in asked.items()]
     wanted += map(parse_form, form or ())
     found = read_result(result)
     piped = any(target == "-" for _, target in wanted)
@@ -129,17 +133,15 @@ def report(
 def compare_reports(
     before: Annotated[str, typer.Argument(help="The result.json before a fix.")],
     after: Annotated[str, typer.Argument(help="The result.json after it.")],
-    json_file: Json = None,
+    json_file: options.Json = None,
 ) -> None:
-    """What a fix changed: root causes and tensors that are gone, remain or are new."""
-    from ttrace.analysis.fix import tried
-    from ttrace.core.plain import to_dict
-    from ttrace.report.fixes import fix_headline
-    from ttrace.report.terminal_fix import print_fix
+    """What a fix changed: root causes that are gone, remain or are new, and how much fails."""
 
     old, new = read_result(before), read_result(after)
-    fix = tried(old, new)
-    print_fix(fix, str(old), str(new), open_console(stderr=json_file == "-"))
+    fix = compare_results(old, new)
+    console = open_console(stderr=json_file == "-")
+    for text in fix_lines(fix, str(old), str(new)):
+        put(console, text)
     write_json(json_file, {"words": fix_headline(fix), "exit_code": new.exit_code, **to_dict(fix)})
     raise typer.Exit(new.exit_code)
 
@@ -155,7 +157,6 @@ def accept(
 ) -> None:
     """Add a failure of a result to the list of what may differ."""
     from ttrace.analysis.accept import append_entry, uses
-    from ttrace.core.acceptance import Acceptance
 
     found = read_result(result)
     entry = Acceptance(id=tensor, reason=reason, bound=bound)
@@ -174,7 +175,7 @@ def accept(
 def _with_an_option_for_every_form(command: Callable[..., None]) -> inspect.Signature:
     """The signature that typer reads: `**chosen` is one option for each form but the terminal."""
     result, form, _ = inspect.signature(command, eval_str=True).parameters.values()
-    options = [
+    for_forms = [
         inspect.Parameter(
             each.name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -187,7 +188,36 @@ def _with_an_option_for_every_form(command: Callable[..., None]) -> inspect.Sign
         for each in FORMS.values()
         if each is not TERMINAL
     ]
-    return inspect.Signature([result, *options, form.replace(kind=form.KEYWORD_ONLY)])
+    return inspect.Signature([result, *for_forms, form.replace(kind=form.KEYWORD_ONLY)])
 
 
 report.__signature__ = _with_an_option_for_every_form(report)  # type: ignore[attr-defined]
+
+
+def fix_headline(fix: Fix) -> str:
+    """Say in one line what changed."""
+    if not fix.shared:
+        return NOT_COMPARABLE
+    counts = {name: len(getattr(fix, name)) for name in PLACES}
+    places = [filled(PLACES[name], count=count) for name, count in counts.items() if count]
+    tensors = [
+        filled(text, count=count) for name, text in COUNTS.items() if (count := getattr(fix, name))
+    ]
+    return "; ".join(", ".join(said) for said in (places, tensors) if said) or NO_FAILURE
+
+
+def fix_lines(fix: Fix, before: str, after: str) -> Iterator[str]:
+    """Say what changed, line by line; `before` and `after` are the headlines of the results."""
+    yield fix_headline(fix)
+    yield f"  before: {before}"
+    yield f"  after: {after}"
+    if not fix.shared:
+        return
+    for name in PLACES:
+        blames = getattr(fix, name)
+        if blames:
+            yield from ("", f"{name}:")
+        for blame in blames[:_SHOWN]:
+            yield f"  {with_commas(blamed(blame), phase(blame))}"
+        if len(blames) > _SHOWN:
+            yield f"  and {len(blames) - _SHOWN} more"

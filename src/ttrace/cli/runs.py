@@ -1,8 +1,9 @@
-"""Commands that run something with tracing on: diff, isolate, run."""
+"""Commands that run something with tracing on: diff, isolate, run, demo."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,76 +11,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttrace.cli.options import (
-    Accept,
-    Candidate,
-    CaptureName,
-    Every,
-    Html,
-    IsolateFailures,
-    Json,
-    MaxBytes,
-    NoiseSeed,
-    OtherKernels,
-    Out,
-    PayloadName,
-    PerturbedRuns,
-    PlanFolder,
-    QueueTimeout,
-    Reference,
-    RepeatReference,
-    Resume,
-    RunsElsewhere,
-    RunToEnd,
-    Shared,
-    Skip,
-    SplitReductions,
-    Steps,
-    Stop,
-    Strict,
-    Tap,
-    Timeout,
-)
-from ttrace.cli.screen import finish, say, stamped_folder, write_json
-from ttrace.cli.telling import hearing, telling
-from ttrace.errors import CommandFailed
-from ttrace.lab.launch import prepare_folder
+from ttrace.capture.settings import Settings
+from ttrace.cli import options
+from ttrace.cli.screen import finish, hearing, say, stamped_folder, telling, write_json
+from ttrace.core.door import to_dict
+from ttrace.errors import CommandFailed, UsageError
+from ttrace.lab.launch import LocalExecutor, prepare_folder, prepare_place, run_command
+from ttrace.lab.run import Elsewhere, TracedRun
+from ttrace.report.checkup import cost_line
 from ttrace.report.numbers import counted, filled
 
 if TYPE_CHECKING:
     from ttrace.lab.experiment import Experiment
-    from ttrace.lab.run import TracedRun
-
+    from ttrace.trace.reader import Trace
 
 _SHARED = "; if other launchers run the missing ranks, give --shared to each of them"
 
 
 def diff(
-    reference: Reference,
-    candidate: Candidate,
-    out: Out = None,
-    steps: Steps = 1,
-    skip: Skip = 0,
-    every: Every = 1,
-    run_to_end: RunToEnd = False,  # noqa: FBT002
-    timeout: Timeout = 1800.0,
-    elsewhere: RunsElsewhere = None,
-    queue_timeout: QueueTimeout = 3600.0,
-    stop: Stop = None,
-    perturbed_runs: PerturbedRuns = 1,
-    split_reductions: SplitReductions = 1,
-    repeat_reference: RepeatReference = False,  # noqa: FBT002
-    isolate: IsolateFailures = True,  # noqa: FBT002
-    strict: Strict = False,  # noqa: FBT002
-    capture: CaptureName = "full",
-    accept: Accept = None,
-    html: Html = None,
-    json_file: Json = None,
+    reference: options.Reference,
+    candidate: options.Candidate,
+    out: options.Out = None,
+    steps: options.Steps = 1,
+    skip: options.Skip = 0,
+    every: options.Every = 1,
+    run_to_end: options.RunToEnd = False,  # noqa: FBT002
+    timeout: options.Timeout = 1800.0,
+    elsewhere: options.RunsElsewhere = None,
+    queue_timeout: options.QueueTimeout = 3600.0,
+    stop: options.Stop = None,
+    perturbed_runs: options.PerturbedRuns = 1,
+    split_reductions: options.SplitReductions = 1,
+    repeat_reference: options.RepeatReference = False,  # noqa: FBT002
+    isolate: options.IsolateFailures = True,  # noqa: FBT002
+    strict: options.Strict = False,  # noqa: FBT002
+    capture: options.CaptureName = "full",
+    accept: options.Accept = None,
+    html: options.Html = None,
+    json_file: options.Json = None,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
     from ttrace.analysis.accept import acceptances
-    from ttrace.lab.captured import as_capture
-    from ttrace.lab.run import Elsewhere
+    from ttrace.lab.series import as_capture
 
     with shown_experiment(
         "diff",
@@ -104,27 +77,26 @@ def diff(
 
 
 def isolate(
-    reference: Reference,
-    candidate: Candidate,
-    out: Out = None,
-    steps: Steps = 1,
-    skip: Skip = 0,
-    every: Every = 1,
-    run_to_end: RunToEnd = False,  # noqa: FBT002
-    timeout: Timeout = 1800.0,
-    elsewhere: RunsElsewhere = None,
-    queue_timeout: QueueTimeout = 3600.0,
-    stop: Stop = None,
-    perturbed_runs: PerturbedRuns = 1,
-    split_reductions: SplitReductions = 1,
-    strict: Strict = False,  # noqa: FBT002
-    accept: Accept = None,
-    html: Html = None,
-    json_file: Json = None,
+    reference: options.Reference,
+    candidate: options.Candidate,
+    out: options.Out = None,
+    steps: options.Steps = 1,
+    skip: options.Skip = 0,
+    every: options.Every = 1,
+    run_to_end: options.RunToEnd = False,  # noqa: FBT002
+    timeout: options.Timeout = 1800.0,
+    elsewhere: options.RunsElsewhere = None,
+    queue_timeout: options.QueueTimeout = 3600.0,
+    stop: options.Stop = None,
+    perturbed_runs: options.PerturbedRuns = 1,
+    split_reductions: options.SplitReductions = 1,
+    strict: options.Strict = False,  # noqa: FBT002
+    accept: options.Accept = None,
+    html: options.Html = None,
+    json_file: options.Json = None,
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
     from ttrace.analysis.accept import acceptances
-    from ttrace.lab.run import Elsewhere
 
     with shown_experiment(
         "isolate",
@@ -149,29 +121,26 @@ def isolate(
 def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     out: Annotated[str, typer.Option(help="Folder for the trace, or its URL.")],
-    steps: Steps = 1,
-    skip: Skip = 0,
-    every: Every = 1,
-    run_to_end: RunToEnd = False,  # noqa: FBT002
-    noise_seed: NoiseSeed = None,
-    other_kernels: OtherKernels = False,  # noqa: FBT002
-    split_reductions: SplitReductions = 1,
-    tap: Tap = False,  # noqa: FBT002
-    plan: PlanFolder = None,
-    payload: PayloadName = None,
-    max_bytes: MaxBytes = None,
-    resume: Resume = False,  # noqa: FBT002
-    shared: Shared = False,  # noqa: FBT002
-    timeout: Timeout = 1800.0,
-    elsewhere: RunsElsewhere = None,
-    queue_timeout: QueueTimeout = 3600.0,
-    stop: Stop = None,
-    json_file: Json = None,
+    steps: options.Steps = 1,
+    skip: options.Skip = 0,
+    every: options.Every = 1,
+    run_to_end: options.RunToEnd = False,  # noqa: FBT002
+    noise_seed: options.NoiseSeed = None,
+    other_kernels: options.OtherKernels = False,  # noqa: FBT002
+    split_reductions: options.SplitReductions = 1,
+    tap: options.Tap = False,  # noqa: FBT002
+    plan: options.PlanFolder = None,
+    payload: options.PayloadName = None,
+    max_bytes: options.MaxBytes = None,
+    resume: options.Resume = False,  # noqa: FBT002
+    shared: options.Shared = False,  # noqa: FBT002
+    timeout: options.Timeout = 1800.0,
+    elsewhere: options.RunsElsewhere = None,
+    queue_timeout: options.QueueTimeout = 3600.0,
+    stop: options.Stop = None,
+    json_file: options.Json = None,
 ) -> None:
     """Run one command with tracing on."""
-    from ttrace.capture.settings import Settings
-    from ttrace.lab.launch import prepare_place, run_command
-    from ttrace.lab.run import Elsewhere, TracedRun
     from ttrace.trace.plan import first_plan
 
     if plan is not None:
@@ -204,10 +173,8 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
     Where launchers share the folder, ranks of the others may still be training: only `ttrace check`
     can say whether the trace is whole.
     """
-    from ttrace.core.plain import to_dict
-    from ttrace.report.costs import cost_line
-    from ttrace.trace.cost import cost_of
     from ttrace.trace.files import files_of, rank_names
+    from ttrace.trace.progress import cost_of
     from ttrace.trace.reader import Trace
 
     if run.shared:
@@ -216,28 +183,18 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
         write_json(json_file, {"trace": str(run.folder), "ranks": len(found)})
         return
     trace = Trace.open(run.folder)
-    unfinished = [rank for rank, found in trace.ranks.items() if found.summary is None]
-    faults = [
-        fault for found in trace.ranks.values() if found.summary for fault in found.summary.faults
-    ]
-    say(
-        f"{counted(len(trace.by_id()), 'tensor')} from {len(trace.ranks)} of "
-        f"{counted(trace.world_size, 'rank')} in "
-        f"{run.folder}",
-        stderr=json_file == "-",
-    )
+    summaries = [found.summary for found in trace.ranks.values() if found.summary is not None]
+    faults = [fault for summary in summaries for fault in summary.faults]
+    ranks = f"{len(trace.ranks)} of {counted(trace.world_size, 'rank')}"
+    tensors = counted(len(trace.by_id()), "tensor")
+    say(f"{tensors} from {ranks} in {run.folder}", stderr=json_file == "-")
     data = {"trace": str(run.folder), "tensors": len(trace.by_id()), "faults": faults}
     if (cost := cost_of(run.folder)) is not None:
         say(cost_line(cost), stderr=json_file == "-")
         data |= {"cost": to_dict(cost)}
     write_json(json_file, data)
-    made = min((found.summary.steps for found in trace.ranks.values() if found.summary), default=0)
-    if unfinished or trace.missing_ranks or faults:
-        raise CommandFailed(
-            f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
-            f"{unfinished}, {counted(len(faults), 'fault')}{': ' + faults[0] if faults else ''}; "
-            f"see {run.kept_log}{_SHARED if trace.missing_ranks else ''}"
-        )
+    _require_whole(run, trace, faults)
+    made = min((summary.steps for summary in summaries), default=0)
     if made < run.settings.steps:
         raise CommandFailed(
             filled(
@@ -249,12 +206,63 @@ def _describe(run: TracedRun, json_file: str | None) -> None:
         )
 
 
+def _require_whole(run: TracedRun, trace: Trace, faults: list[str]) -> None:
+    unfinished = [rank for rank, found in trace.ranks.items() if found.summary is None]
+    if unfinished or trace.missing_ranks or faults:
+        raise CommandFailed(
+            f"the trace is not whole: missing ranks {list(trace.missing_ranks)}, unfinished ranks "
+            f"{unfinished}, {counted(len(faults), 'fault')}{': ' + faults[0] if faults else ''}; "
+            f"see {run.kept_log}{_SHARED if trace.missing_ranks else ''}"
+        )
+
+
 @contextmanager
 def shown_experiment(name: str, out: Path | None, **fields: Any) -> Iterator[Experiment]:
     """An experiment whose runs and comparisons are shown on the screen while they last."""
     from ttrace.lab.experiment import Experiment
-    from ttrace.lab.local import LocalExecutor
 
     folder = prepare_folder(out or stamped_folder(name))
     with telling(LocalExecutor()) as told:
         yield Experiment(folder=folder, execute=told, progress=told.progress, **fields)
+
+
+def demo(
+    bug: Annotated[str | None, typer.Option(help="Plant this bug in the candidate.")] = None,
+    list_bugs: Annotated[bool, typer.Option("--list-bugs", help="Show the bugs and exit.")] = False,  # noqa: FBT002
+    out: options.Out = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda; all ranks share one.")] = "cpu",
+    html: options.Html = None,
+    json_file: options.Json = None,
+) -> None:
+    """A small Llama: one process against 4 (dp 2 x tp 2), with a bug if you like."""
+    from ttrace.demo.bugs import BUGS  # imports torch.distributed: not for every command
+
+    if list_bugs:
+        _print_bugs(BUGS, json_file)
+        return
+    names = [known.name for known in BUGS]
+    if bug is not None and bug not in names:
+        raise UsageError(
+            f"no bug is called {bug!r}; `ttrace demo --list-bugs` shows: {', '.join(names)}"
+        )
+    if dtype not in ("float32", "bfloat16"):
+        raise UsageError(f"--dtype must be float32 or bfloat16, found {dtype!r}")
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"--device must be cpu or cuda, found {device!r}")
+    script = [sys.executable, "-m", "ttrace.demo.train", "--dtype", dtype, "--device", device]
+    reference = [*script, "--microbatches", "1"]
+    candidate = [*script, "--dp", "2", "--tp", "2", "--microbatches", "2"]
+    if bug is not None:
+        candidate += ["--bug", bug]
+    with shown_experiment("demo", out, reference=reference, candidate=candidate) as experiment:
+        result = replace(experiment, timeout_seconds=300.0).diff()
+    finish(result, experiment.folder, html, json_file)
+
+
+def _print_bugs(bugs: Sequence[Any], json_file: str | None) -> None:
+    for bug in bugs:
+        say(f"{bug.name:<24} {bug.title} ({bug.origin})", stderr=json_file == "-")
+    write_json(
+        json_file, [{"name": bug.name, "title": bug.title, "origin": bug.origin} for bug in bugs]
+    )

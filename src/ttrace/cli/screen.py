@@ -1,6 +1,14 @@
 """What a command says while it works and when it is done: consoles, progress, JSON.
 
-Everything meant for people goes to standard error where standard output is asked for JSON.
+    run 3 of 3: perturbed reference: 3 of 8 ranks have ended
+    run 3 of 3: perturbed reference, 12 s, 1.2 GB, hooks 54% of the step
+    compared 394 tensors, 0.8 s
+    run 4 of 6: isolated reference, 9.1 s, 1.2 GB, hooks 61% of the step
+
+While runs and comparisons last there is a spinner for a person, and plain lines for a log: one for
+each run and each comparison that has ended. How many runs there will be may grow on the way. Where
+ranks run elsewhere, a line says now and then how many have ended. Such lines go to standard error,
+and so does all that is meant for people where standard output is asked for JSON.
 """
 
 from __future__ import annotations
@@ -30,15 +38,33 @@ from rich.progress import (
 from rich.text import Text
 
 from ttrace.core.results import CheckResult
-from ttrace.report.console import console_on, put_lines
+from ttrace.lab.run import Executor, TracedRun
+from ttrace.report.checkup import short_cost
 from ttrace.report.forms import write_whole
 from ttrace.report.html import render as render_page
 from ttrace.report.json_file import dumps, render
-from ttrace.report.terminal import print_check
+from ttrace.report.numbers import counted
+from ttrace.report.terminal import console_on, print_check, put_lines
 from ttrace.text import inert
+from ttrace.trace.progress import cost_of
 from ttrace.trace.store import place_of
 
 OUT_FOLDER = Path("ttrace-out")
+_NAMES = {
+    "reference": "reference",
+    "candidate": "candidate",
+    "perturbed": "perturbed reference",
+    "repeated": "reference once more",
+    "probe": "reference with an error put in",
+    "high": "candidate, in high precision:",
+}
+_WHERE = {
+    "": "",
+    "isolation": "isolated ",
+    "isolation/coarse": "isolated at blocks alone: ",
+    "isolation/further": "isolated in further blocks: ",
+    "isolation/kept": "isolated with whole modules: ",
+}
 
 
 def finish(
@@ -120,8 +146,8 @@ def stderr_is_terminal() -> bool:
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
     """A spinner; what is yielded gives it other words."""
-    columns = (SpinnerColumn(), _told("{task.description}"), TimeElapsedColumn())
-    with _progress(*columns) as bar:
+    columns = (SpinnerColumn(), _column_of("{task.description}"), TimeElapsedColumn())
+    with _transient_bar(*columns) as bar:
         task = bar.add_task(inert(what), total=None)
         yield lambda text: bar.update(task, description=inert(text))
 
@@ -129,13 +155,13 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def comparing() -> Iterator[Callable[[str, int, int], None]]:
     columns = (
-        _told("comparing {task.description}"),
+        _column_of("comparing {task.description}"),
         BarColumn(),
-        _told("{task.completed}/{task.total}"),
+        _column_of("{task.completed}/{task.total}"),
         _Rate(),
         TimeRemainingColumn(),
     )
-    bar = _progress(*columns)
+    bar = _transient_bar(*columns)
     task = bar.add_task("", total=None)
 
     def progress(what: str, done: int, total: int) -> None:
@@ -151,7 +177,7 @@ def comparing() -> Iterator[Callable[[str, int, int], None]]:
         bar.stop()
 
 
-def _told(template: str) -> TextColumn:
+def _column_of(template: str) -> TextColumn:
     return TextColumn(template, markup=False)
 
 
@@ -162,7 +188,84 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.0f}/s")
 
 
-def _progress(*columns: ProgressColumn) -> Progress:
+def _transient_bar(*columns: ProgressColumn) -> Progress:
     """Gone when the work is done, and never there when nobody looks."""
     console = open_console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def telling(execute: Executor) -> Iterator[Telling]:
+    """Who runs and watches an experiment, so that people see how far it is."""
+    with comparing() as draw:
+        told = Telling(execute, draw)
+        yield told
+        told.end_comparison()
+
+
+@contextmanager
+def hearing(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner for a run that tells how far it is; where nobody looks at it, lines for a log."""
+    with waiting(what) as describe:
+
+        def tell(news: str) -> None:
+            describe(f"{what}: {news}")
+            if not stderr_is_terminal():
+                say(f"{what}: {news}", stderr=True)
+
+        yield tell
+
+
+class Telling:
+    """An executor that says which run it is, of how many that are known of; and its progress."""
+
+    def __init__(self, execute: Executor, draw: Callable[[str, int, int], None]) -> None:
+        self._execute = execute
+        self._draw = draw
+        self._runs = 0
+        self._tensors = 0
+        self._began = self._ended = 0.0
+
+    def __call__(self, run: TracedRun) -> None:
+        self.end_comparison()
+        self._runs += 1
+        what = f"run {self._runs} of {self._runs + run.then}: {spoken(run.name)}"
+        start = time.monotonic()
+        try:
+            with hearing(what) as tell:
+                self._execute(replace(run, tell=tell))
+        except BaseException:
+            _line(f"{what}, did not end well after", time.monotonic() - start)
+            raise
+        _line(f"{what},", time.monotonic() - start, _cost(run))
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """A comparison has several parts: noise, candidate, suspects."""
+        self._ended = time.monotonic()
+        if not self._tensors:
+            self._began = self._ended
+        self._tensors = max(self._tensors, total)
+        self._draw(what, done, total)
+
+    def end_comparison(self) -> None:
+        if self._tensors:
+            _line(f"compared {counted(self._tensors, 'tensor')},", self._ended - self._began)
+        self._tensors = 0
+
+
+def spoken(name: str) -> str:
+    """isolation/perturbed-2 -> isolated perturbed reference 2"""
+    folder, _, last = name.rpartition("/")
+    kind, _, number = last.partition("-")
+    said = _WHERE.get(folder, f"{folder} ") + _NAMES.get(kind, kind)
+    return f"{said} {number}" if number not in ("", "1") else said
+
+
+def _cost(run: TracedRun) -> str:
+    cost = cost_of(run.folder)
+    return "" if cost is None else f", {short_cost(cost)}"
+
+
+def _line(text: str, seconds: float, more: str = "") -> None:
+    if not stderr_is_terminal():
+        say(f"{text} {seconds:.{0 if seconds >= 10 else 1}f} s{more}", stderr=True)

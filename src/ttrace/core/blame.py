@@ -4,17 +4,18 @@
     Blame.of("a", "b", phase=Phase.BACKWARD)                one of several: nothing tells which
     Blame.at(Stage.GRADIENT_REDUCTION, Phase.MAIN_GRADIENT) no module: a stage of the step
 
-Programs switch on these; the words for people are made from them in report/words.py.
+Programs switch on these; the words for people are made from them in report/catalogue.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from ttrace.core.code import Excerpt
-from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
+from ttrace.core.limits import AtMost, Between
+from ttrace.core.record import Difference, Excerpt
 from ttrace.errors import UsageError
 
 
@@ -97,8 +98,6 @@ class Reason(StrEnum):
     PARAMETERS_OF_UNSEEN_GRADIENTS = "parameters_of_unseen_gradients"
     PARAMETERS_BUT_NOT_COPIES = "parameters_but_not_copies"  # those in full precision pass
     BUFFER = "buffer"
-    # of an older result file, in words that are not known any more
-    TOLD = "told"
 
 
 class Mistake(StrEnum):
@@ -171,7 +170,7 @@ class Nearest:
     """The kind of mistake that explains most of an error, where none explains all of it."""
 
     diagnosis: Diagnosis
-    explained: float  # share of the squared error
+    explained: Annotated[float, Between(0, 1)]  # share of the squared error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +215,5 @@ class Culprit:
     diagnosis: Diagnosis | None = None
     expected: Expected | None = None
     differences: tuple[Difference, ...] = ()  # hyperparameters of this place
-    told: str = ""  # the words of an older result file, where they are not known any more
     nearest: Nearest | None = None  # where no kind of mistake explains it all
-    code: tuple[Excerpt, ...] = ()
+    code: Annotated[tuple[Excerpt, ...], AtMost(2)] = ()  # one of the user's, one of others'

@@ -1,21 +1,30 @@
-"""The door: whatever is read from outside becomes a value here, by its annotations, or is refused.
+"""The door: values become plain data here, and whatever is read from outside becomes a value.
+
+    Tolerance(error_norm=3e-06, source="noise")  ->  {"error_norm": 3e-06, "source": "noise"}
 
     from_dict(Location, {"segment": "seg-00000.safetensors", "offset": -1, ...})
     Refused: offset: found -1, expected a number from 0 to 9,223,372,036,854,775,807
 
-Every value has exactly the type of its field, numbers and sizes are within limits.py, and what a
-class demands of its fields together it says in `__post_init__`. So the rest of the code may trust
-what it is given. A missing key takes the field's default, unknown keys are left alone, numbers may
-be the strings "inf" and "nan", and a class with `is_listed` may be a list of its fields in order.
+On the way out enums become their values, tensor ids and paths their text, tuples lists. A field
+with the metadata `INLINE` stands among the keys of its owner; `key("class")` gives a field another
+key; a class with a `to_dict` of its own is asked for it. JSON has no NaN and no infinity:
+`strict_json` makes them "nan" and "inf", which are read as numbers.
+
+On the way in annotations decide. Every value has exactly the type of its field, numbers and sizes
+are within limits.py, and what a class demands of its fields together it says in `__post_init__`. So
+the rest of the code may trust what it is given. A missing key takes the field's default, unknown
+keys are left alone, and a class with `is_listed` may be a list of its fields in order.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -25,9 +34,102 @@ from typing import get_type_hints as hints_of
 
 from ttrace.core.ids import TensorId
 from ttrace.core.limits import ITEMS, MOST, TEXT_CHARS, AtMost, Between, Matching
-from ttrace.core.plain import field_key
-from ttrace.core.refused import InWords, Refused, shown
 from ttrace.errors import TTraceError
+
+_SHOWN_CHARS = 80  # chosen: of what was found, as long as a line
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _SHOWN_CHARS
+
+
+class Refused(ValueError):
+    """What was found is not what was expected; `place` leads to it from the outermost value."""
+
+    def __init__(self, found: object, expected: str, place: str = "") -> None:
+        super().__init__(found, expected, place)
+        self.found, self.expected, self.place = found, expected, place
+
+    def __str__(self) -> str:
+        found = self.found if isinstance(self.found, InWords) else shown(self.found)
+        return f"{self.place.lstrip('.') or 'it'}: found {found}, expected {self.expected}"
+
+    def within(self, step: str) -> Refused:
+        """The same, seen from one value further out."""
+        return Refused(self.found, self.expected, step + self.place)
+
+
+class InWords(str):
+    """What was found, in words and not as a value."""
+
+    __slots__ = ()
+
+
+def shown(value: object) -> str:
+    """A value in a line, however large it is."""
+    text = _REPR.repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+INLINE: Mapping[str, Any] = {"inline": True}
+_PLAIN = frozenset({NoneType, bool, int, float, str})  # nearly all values are one of these
+
+
+def key(name: str) -> Mapping[str, Any]:
+    """Metadata of a field whose key is not its name."""
+    return {"key": name}
+
+
+def field_key(field: Field[Any]) -> str | None:
+    """Under which key a field stands; None where it stands among those of its owner."""
+    return None if field.metadata.get("inline") else str(field.metadata.get("key", field.name))
+
+
+def to_dict(value: Any) -> dict[str, Any]:
+    """A dataclass as plain data."""
+    data: dict[str, Any] = {}
+    for name, key_ in _keys(cast("Any", type(value))):
+        found = getattr(value, name)
+        if key_ is None:
+            data |= to_dict(found)
+        else:
+            data[key_] = found if type(found) in _PLAIN else _plain(found)
+    return data
+
+
+@cache
+def _keys(cls: type[Any]) -> list[tuple[str, str | None]]:
+    """The name and the key of every field."""
+    return [(field.name, field_key(field)) for field in fields(cls)]
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, TensorId | Path):
+        return str(value)
+    if is_dataclass(value):
+        own = getattr(value, "to_dict", None)
+        return to_dict(value) if own is None else own()
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    return value
+
+
+def strict_json(data: Any) -> Any:
+    """Plain data with texts for numbers that JSON has not."""
+    if is_odd_number(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: strict_json(value) for key, value in data.items()}
+    return [strict_json(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def is_odd_number(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
 
 _T = TypeVar("_T")
 _NUMBER_CHARS = 64  # chosen: of a number in quotes
@@ -121,6 +223,11 @@ def _fields(cls: type[Any]) -> list[_Field]:
 
 @cache
 def _reader(hint: Any) -> _Reader:
+    # Outside in, each layer by the reader of what is inside of it:
+    #     Annotated[tuple[Size, ...], AtMost(63)] | None    _optional(_items(<Size>, 63))
+    #     Size, which is Annotated[int, Between(0, MOST)]   _within(_whole, Between(0, MOST))
+    #     dict[Label, Sizes]                                _mapping(<Label>, <Sizes>)
+    #     TensorId | float                                  _one_of((_id, _number)): first to fit
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _limited(args[0], args[1])

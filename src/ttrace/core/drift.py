@@ -6,15 +6,15 @@ Enters: what ranks found while they trained. Leaves: values for a file and for s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
 from ttrace.core.ids import display_module
 from ttrace.core.limits import ITEMS, RANKS, AtMost, Between, Digest, Label, Rank, Size
+from ttrace.text import list_ranks
 
-_MOST_RANKS = 16  # chosen: more are no place to look at
 WATCH_SCHEMA = 1  # of what is written of a watched run
 
 
@@ -107,10 +107,5 @@ def in_words(drift: Drift) -> str:
     others = [rank for version in drift.versions for rank in version.ranks]
     told = f"step {drift.step}: {drift.kind} {drift.tensor} differs between replicas"
     if not drift.majority:
-        return f"{told}: {_listed(sorted(others))}"
-    return f"{told}: {_listed(drift.ranks)} from {_listed(drift.majority)}"
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_MOST_RANKS])) + " ..." * (len(ranks) > _MOST_RANKS)
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"
+        return f"{told}: {list_ranks(sorted(others))}"
+    return f"{told}: {list_ranks(drift.ranks)} from {list_ranks(drift.majority)}"

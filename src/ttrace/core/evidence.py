@@ -13,14 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from ttrace.core.blame import Diagnosis, Nearest
 from ttrace.core.ids import TensorId
+from ttrace.core.limits import AtMost, Matching, Size
 from ttrace.core.mesh import Mesh
 from ttrace.core.record import RankInfo
 from ttrace.errors import UsageError
 
+CELLS = 64  # chosen: a wrong shard of 64 ranks is still a block of its own
 HeldRuns = tuple[tuple[int, int], ...]  # (first index, length), in one dim
+TileRow = Annotated[tuple[float, ...], AtMost(CELLS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +33,7 @@ class Shard:
 
     ranks: tuple[int, ...]
     microbatches: tuple[int, ...]
-    role: str  # shard, replica, recomputed, sum
+    role: Annotated[str, Matching("shard|replica|recomputed|sum")]
     runs: tuple[HeldRuns, ...]  # for every dim
     relative_error: float
     ratio: float | None  # error over this part's share of the tolerance
@@ -71,13 +75,13 @@ class Detail:
     id: TensorId
     shape: tuple[int, ...]
     shards: tuple[Shard, ...]
-    tiles: tuple[tuple[float, ...], ...]  # root mean square of the error in every cell
+    tiles: Annotated[tuple[TileRow, ...], AtMost(CELLS)]  # root mean square of the error in each
     reference_rms: float
     allowed_rms: float | None  # the tolerance as an error per element
     ulp: tuple[int, ...]  # counts; entry 0 is equal, entry n is 2**(n-1) to 2**n - 1 units
     worst_rows: tuple[RowError, ...]
     wrong_ranks: tuple[int, ...]  # empty when all are wrong, or none by itself
-    examined: int | None = None  # elements that were looked at, where those are not all
+    examined: Size | None = None  # elements that were looked at, where those are not all
     diagnosis: Diagnosis | None = None  # where a kind of mistake explains the error
     nearest: Nearest | None = None  # where none does
     elements: tuple[ElementError, ...] = ()  # the worst
@@ -93,7 +97,7 @@ class Detail:
 class RunFacts:
     """How one run was configured: what a colleague asks first."""
 
-    role: str  # reference, candidate, perturbed
+    role: Annotated[str, Matching("reference|candidate|perturbed")]
     path: str
     world_size: int
     mesh: dict[str, int]

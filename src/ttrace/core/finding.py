@@ -4,7 +4,7 @@
     Finding.REPLICAS_DISAGREE   Specifics(ranks=(1,), other_ranks=(0,), relative_error=0.3)
     Note(topic=Topic.LOSS_SCALE, factor=2.0)
 
-Programs switch on the enums; the words for people are made from them in report/words.py.
+Programs switch on the enums; the words for people are made from them in report/catalogue.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ttrace.core.hyperparameter import Difference
 from ttrace.core.ids import TensorId
+from ttrace.core.record import Difference
 
 
 class Finding(StrEnum):
@@ -58,8 +58,6 @@ class Finding(StrEnum):
     REFERENCE_NONFINITE = "reference_nonfinite"
     NO_YARDSTICK = "no_yardstick"
     CELLS_DO_NOT_FIT = "cells_do_not_fit"  # of the fingerprints of both runs
-    # of an older result file, in words that are not known any more
-    TOLD = "told"
 
 
 class Topic(StrEnum):
@@ -120,7 +118,6 @@ class Specifics:
     fault: str = ""  # why the run that lacks it was not recorded whole
     dtype: str = ""  # in which it was made
     reference_dtype: str = ""
-    told: str = ""  # the words of an older result file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

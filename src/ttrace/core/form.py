@@ -15,8 +15,8 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from ttrace.core.hashed import HashedOnce
 from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.quick import HashedOnce
 from ttrace.core.record import Record
 from ttrace.core.rows import IntArray, RecordRows
 

@@ -7,6 +7,7 @@
 
 The grain of values is how many bits of mantissa they use, whatever they are stored in: values that
 were rounded to bfloat16 use 7 of the 23 of float32, also under a scale that is a power of two.
+A precision says in which dtypes the values of one tensor were made, whatever they are stored in.
 Values only; what torch calls them is in trace/dtypes.py.
 """
 
@@ -153,3 +154,34 @@ def grain(mantissa: int) -> int:
 def coarsest(used: int) -> Format:
     """The coarsest format that holds values of this grain, under a power of two as their scale."""
     return next(found for found in COMPUTED_IN if used <= found.mantissa_bits)
+
+
+# Chosen: one rounding moves a tensor by about a fifth of eps, a sum of a few terms rounds as often.
+# What is further off than that, of the coarser format's, was not just rounded.
+MOST_ROUNDINGS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """The coarsest format that holds all values of each run, where these are not the same.
+
+    `is_of_own_terms`: the reference is as coarse, and what is finer are the candidate's own terms.
+    """
+
+    reference: Format
+    candidate: Format
+    is_of_own_terms: bool = False
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether it is the candidate whose values are coarser."""
+        return self.candidate.mantissa_bits < self.reference.mantissa_bits
+
+    @property
+    def coarser(self) -> Format:
+        return self.candidate if self.is_lower else self.reference
+
+    @property
+    def apart(self) -> int:
+        """How many bits of mantissa only one of them has."""
+        return abs(self.candidate.mantissa_bits - self.reference.mantissa_bits)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from ttrace.core.hashed import HashedOnce
+from ttrace.core.quick import HashedOnce, make_quickly
 from ttrace.errors import UsageError
 from ttrace.text import inert
 
@@ -126,7 +126,8 @@ _NAMES_KEPT = 1 << 14  # chosen: every module and slot of a large model
 _SHORT = {"t": "\t", "n": "\n", "r": "\r"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True, init=False)
+@make_quickly
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TensorId(HashedOnce):
     """One logical tensor of one training step.
 
@@ -145,28 +146,6 @@ class TensorId(HashedOnce):
     asked: bool = False
 
     __hash__ = HashedOnce.__hash__
-
-    def __init__(
-        self,
-        *,
-        step: int,
-        module: str,
-        kind: Kind,
-        slot: str = "",
-        call: int = 0,
-        apart: bool = False,
-        turn: int = 0,
-        asked: bool = False,
-    ) -> None:
-        """As a frozen dataclass has it, at half of its cost: a step makes thousands of ids."""
-        _set_step(self, step)
-        _set_module(self, module)
-        _set_kind(self, kind)
-        _set_slot(self, slot)
-        _set_call(self, call)
-        _set_apart(self, apart)
-        _set_turn(self, turn)
-        _set_asked(self, asked)
 
     def _key(self) -> tuple[object, ...]:
         named = self.step, self.module, self.kind, self.slot
@@ -211,11 +190,6 @@ class TensorId(HashedOnce):
             turn=int(match["turn"] or 0),
             asked=match["asked"] is not None,
         )
-
-
-_set_step, _set_module, _set_kind, _set_slot, _set_call, _set_apart, _set_turn, _set_asked = (
-    getattr(TensorId, name).__set__ for name in TensorId.__slots__
-)
 
 
 def roots_of(paths: Iterable[str]) -> frozenset[str]:

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from ttrace.core.hashed import HashedOnce
 from ttrace.core.limits import DIMS, RUNS, AtMost, Label, Size, Sizes
+from ttrace.core.quick import HashedOnce
 from ttrace.errors import LayoutError
 
 

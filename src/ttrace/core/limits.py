@@ -23,11 +23,9 @@ JOURNALS_BYTES = 8 << 30  # of all ranks of a trace
 EXAMPLES_BYTES = 256 << 20  # of their lines that differ in more than the place of bytes
 RESULT_BYTES = 256 << 20
 PLAN_BYTES = 256 << 20
-PART_BYTES = 256 << 20  # of what one worker measured
 ACCEPT_BYTES = 1 << 20
 
 RANKS = 1 << 20
-MOST_WORKERS = 1 << 16  # that share one check
 DIMS = 63  # numpy indexes no more, torch 64
 ELEMENTS = 1 << 48  # of one tensor
 RUNS = 1 << 20  # of one dim of a layout: every token by itself

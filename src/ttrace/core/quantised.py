@@ -1,4 +1,4 @@
-"""Quantised forms: how codes and scales make up a tensor, as plain data.
+"""Quantised forms: how codes and scales make up a tensor, and which modules make codes.
 
     float8_e4m3fn, float32 scales of the whole tensor       per tensor
     float8_e4m3fn, float32 scales of 1x4096                 per row
@@ -7,7 +7,7 @@
     float8_e4m3fn, float32 scales of 128x128                blockwise
 
 A block is as many elements along every dim as share a scale; the last one along a dim may be cut
-off. Scales stand in row-major order of their blocks, as codes do.
+off. Scales stand in row-major order of their blocks, as codes do. Values only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ttrace.core.door import key
 from ttrace.core.formats import format_of
-from ttrace.core.limits import Label, Sizes
-from ttrace.core.plain import key
+from ttrace.core.limits import Label, Size, Sizes
 from ttrace.errors import UsageError
 
 INT8 = "int8"
@@ -95,3 +95,23 @@ def largest_code(codes: str) -> float:
 def _bits(name: str) -> int:
     found = format_of(name)
     return 8 if found is None else found.bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantising:
+    """`codes`: their dtypes, as far as operators tell; WHOLE_NUMBERS where values were rounded."""
+
+    module: Label
+    codes: tuple[Label, ...] = ()
+
+
+WHOLE_NUMBERS = "whole numbers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """`changed`: operators that got the values before the cast; `left`: those that could not."""
+
+    module: Label
+    changed: Size = 0
+    left: tuple[Label, ...] = ()  # why, each reason once

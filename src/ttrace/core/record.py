@@ -1,19 +1,27 @@
 """Records: what one rank wrote about one tensor, and what it said about itself.
 
+    Hyperparameter(owner=Owner.PARAMETER, name="lr", values=(5e-4,), step=0, owned=("head.weight",))
+    Difference(owner=Owner.PARAMETER, name="lr", reference=(2.5e-4,), candidate=(5e-4,), ranks=(1,))
+    Excerpt(file="model.py", line=91, function="FeedForward.forward", first=88, lines=("def ...",))
+
 A record's layout is what its rank could know by itself (DTensor placements, say): it splits the
 tensor of one microbatch. Where that microbatch sits in the global batch is found at alignment.
+
+Hyperparameters are numbers that a step is made with: they belong to parameters (what an optimizer
+updates them with), to modules (eps, p, base), or to the step (the norm to clip to, the scale of the
+loss). Excerpts are lines of the user's program as they were when it ran. Values only: code is read
+by capture/code.py, and chosen for a culprit by analysis/code.py.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from ttrace.core.code import Code
-from ttrace.core.hashed import HashedOnce
-from ttrace.core.hyperparameter import Hyperparameter
+from ttrace.core.door import key, to_dict
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.limits import (
@@ -29,10 +37,85 @@ from ttrace.core.limits import (
     Size,
     Sizes,
 )
-from ttrace.core.plain import key
-from ttrace.core.quantising import Quantising
-from ttrace.core.undone import Undone
+from ttrace.core.quantised import Quantising, Undone
+from ttrace.core.quick import HashedOnce, make_quickly
 from ttrace.errors import UsageError
+
+CLIPPED_TO = "norm to clip to"
+LOSS_SCALE = "loss scale"
+
+
+class Owner(StrEnum):
+    """What a hyperparameter belongs to."""
+
+    PARAMETER = "parameter"
+    MODULE = "module"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperparameter:
+    """One number, or several such as betas, from a step on; `owned` are names or module paths."""
+
+    owner: Owner
+    name: str
+    values: tuple[float, ...]
+    step: int
+    owned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A hyperparameter that the candidate has another value of."""
+
+    owner: Owner
+    name: str
+    reference: tuple[float, ...]
+    candidate: tuple[float, ...]
+    owned: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()  # empty where it differs on all
+    step: int = 0  # the first one
+
+
+CLIPPING, UPDATE = "@clipping", "@update"  # no path of a module begins so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """A few lines around the one that matters."""
+
+    file: str
+    line: int
+    function: str
+    first: int  # the number of the first line that is shown
+    lines: tuple[str, ...]
+    is_own: bool = True  # of the user's program, not of an installed package
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What one rank knows of its program: excerpts, and by module which of them are about it."""
+
+    excerpts: tuple[Excerpt, ...] = ()
+    forwards: dict[str, int] = field(default_factory=dict)  # what the module itself runs
+    calls: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the nearest own line first
+
+    def __post_init__(self) -> None:
+        told = {*self.forwards.values(), *(n for numbers in self.calls.values() for n in numbers)}
+        if any(not 0 <= number < len(self.excerpts) for number in told):
+            raise UsageError(f"there are {len(self.excerpts)} excerpts, found numbers {told}")
+
+    def forward_of(self, module: str) -> tuple[Excerpt, ...]:
+        number = self.forwards.get(module)
+        return () if number is None else (self.excerpts[number],)
+
+    def calls_of(self, name: str) -> tuple[Excerpt, ...]:
+        return tuple(self.excerpts[number] for number in self.calls.get(name, ()))
+
 
 # Facts of a run, where a framework was told so; several dtypes have commas between.
 COMPUTE_DTYPE = "compute dtype"
@@ -41,6 +124,7 @@ SEGMENT = r"seg-[0-9]{5,9}\.safetensors"  # the name of a file with the bytes of
 Place = tuple[Size, Count]  # (my index, count)
 
 
+@make_quickly
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     """A span of bytes in one segment file of a rank, and its xxh3-64."""
@@ -51,21 +135,6 @@ class Location:
     offset: Size
     size_bytes: Size
     xxh3: Digest
-
-    @classmethod
-    def at(cls, segment: str, offset: int, size_bytes: int, xxh3: str) -> Location:
-        """As by its name, in half the time; this is done for every tensor."""
-        made = object.__new__(Location)
-        _set_segment(made, segment)
-        _set_offset(made, offset)
-        _set_size_bytes(made, size_bytes)
-        _set_xxh3(made, xxh3)
-        return made
-
-
-_set_segment, _set_offset, _set_size_bytes, _set_xxh3 = (
-    getattr(Location, found.name).__set__ for found in fields(Location)
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +152,7 @@ class PayloadRef(HashedOnce):
         return self.name, json.dumps(self.parameters, sort_keys=True)
 
 
+@make_quickly
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One tensor as one rank held it.
@@ -110,31 +180,6 @@ class Record:
     location: Location | None = field(default=None, metadata=key("at"))
     payload: PayloadRef | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = {
-            "id": str(self.id),
-            "seq": self.sequence,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "mb": self.microbatch,
-        }
-        if self.recompute:
-            data["recompute"] = True
-        if self.layout is not None:
-            data["layout"] = self.layout.to_json()
-        if self.batch_dim is not None:
-            data["batch_dim"] = self.batch_dim
-        if self.origin is not None:
-            data["origin"] = self.origin
-        if self.same_as is not None:
-            data["same_as"] = str(self.same_as)
-        if self.location is not None:
-            where = self.location
-            data["at"] = [where.segment, where.offset, where.size_bytes, where.xxh3]
-        if self.payload is not None:
-            data["payload"] = [self.payload.name, dict(self.payload.parameters)]
-        return data
-
     def at(self, location: Location) -> Record:
         return self._with(self.rank, location, self.payload)
 
@@ -146,39 +191,22 @@ class Record:
         return self._with(self.rank, self.location, payload)
 
     def _with(self, rank: int, location: Location | None, payload: PayloadRef | None) -> Record:
-        """As `replace`, which takes seven times as long; this is done for every tensor."""
-        made = object.__new__(Record)
-        _set_id(made, self.id)
-        _set_rank(made, rank)
-        _set_sequence(made, self.sequence)
-        _set_dtype(made, self.dtype)
-        _set_shape(made, self.shape)
-        _set_microbatch(made, self.microbatch)
-        _set_recompute(made, self.recompute)
-        _set_layout(made, self.layout)
-        _set_batch_dim(made, self.batch_dim)
-        _set_origin(made, self.origin)
-        _set_same_as(made, self.same_as)
-        _set_location(made, location)
-        _set_payload(made, payload)
-        return made
-
-
-(
-    _set_id,
-    _set_rank,
-    _set_sequence,
-    _set_dtype,
-    _set_shape,
-    _set_microbatch,
-    _set_recompute,
-    _set_layout,
-    _set_batch_dim,
-    _set_origin,
-    _set_same_as,
-    _set_location,
-    _set_payload,
-) = (getattr(Record, found.name).__set__ for found in fields(Record))
+        """As `replace` makes it, in half of the time: this is done for every tensor."""
+        return Record(
+            id=self.id,
+            rank=rank,
+            sequence=self.sequence,
+            dtype=self.dtype,
+            shape=self.shape,
+            microbatch=self.microbatch,
+            recompute=self.recompute,
+            layout=self.layout,
+            batch_dim=self.batch_dim,
+            origin=self.origin,
+            same_as=self.same_as,
+            location=location,
+            payload=payload,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,21 +247,8 @@ class RankInfo:
                 raise UsageError(f"{name} {index} of {count}: they count from 0")
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "axes": {axis: list(place) for axis, place in self.axes.items()},
-            "batch": None if self.batch is None else list(self.batch),
-            "loss_parts": self.loss_parts,
-            "adapter": self.adapter,
-            "device": self.device,
-            "perturbed": self.noise_seed,
-            "other_kernels": self.other_kernels,
-            "modules": [[m.path, m.class_name, m.source] for m in self.modules],
-            "versions": self.versions,
-            "facts": self.facts,
-            "vocabulary": list(self.vocabulary),
-        }
+        modules = [[m.path, m.class_name, m.source] for m in self.modules]
+        return to_dict(self) | {"modules": modules}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +272,7 @@ class Summary:
     notes: tuple[str, ...] = ()
     updated_by_hand: bool = False  # by no optimizer, from gradients that nothing overwrites
     hyperparameters: tuple[Hyperparameter, ...] = ()
-    asked: int = 0  # steps that were to be recorded; 0 where an older version recorded them
+    asked: int = 0  # steps that were to be recorded; 0 where nobody said
     is_full: bool = False  # whether there was no room on disk for more
     wrappers: tuple[str, ...] = ()  # classes around the model, or instead of those people wrote
     optimizers: tuple[str, ...] = ()  # classes of those that made a step

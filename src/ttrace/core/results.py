@@ -1,4 +1,14 @@
-"""Results: what a check says. Plain values with one machine form.
+"""Results: what a check says, and of how much of a training step. Plain values, one machine form.
+
+    Covered(part=StepPart.FORWARD, judged=120, expected=120)    whole
+    Covered(part=StepPart.UPDATE, judged=0, expected=31)        of 31 gradients no update was seen
+    Lost.RECORDING                                              something could not be recorded
+    Acceptance(id="step*/drop:*", reason="each rank draws its own mask", bound=None)
+    Fix(gone=(Blame.of("layers.1", ...),), new=(), passing=7)   between two results
+
+A part that neither run did, such as the update of a step that makes none, narrows a verdict. What
+was expected and lost leaves it open. An acceptance is a difference that a team has decided to live
+with: analysis/accept.py reads files of them and says what they do to verdicts.
 
 The two methods that make something for people import the report when they are called: a result is
 where a user looks for them, and this file needs no formatter to be read.
@@ -7,25 +17,150 @@ where a user looks for them, and this file needs no formatter to be read.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ttrace.core.acceptance import AcceptedTensors
-from ttrace.core.blame import Culprit
-from ttrace.core.coverage import Coverage, Covered, Lost, StepPart, covered
-from ttrace.core.door import from_dict
+from ttrace.core.blame import Blame, Culprit
+from ttrace.core.door import from_dict, shown, to_dict
 from ttrace.core.evidence import Detail, RunFacts
 from ttrace.core.finding import Finding, Note, Specifics, Topic
-from ttrace.core.ids import Kind, TensorId
-from ttrace.core.judgement import Judgement, Tolerance
-from ttrace.core.plain import to_dict
+from ttrace.core.ids import MASTER, Kind, TensorId
+from ttrace.core.limits import Label
 from ttrace.core.record import ModuleInfo
-from ttrace.core.statistics import Statistics
+from ttrace.core.statistics import Judgement, Statistics, Tolerance
 from ttrace.errors import TTraceError, UsageError
 from ttrace.text import inert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """A pattern of tensor ids, why they may differ, and by how many times their tolerance."""
+
+    id: Label
+    reason: Label
+    bound: float | None = None  # error over tolerance; none: whatever it is
+
+    def __post_init__(self) -> None:
+        if not self.id or not self.reason:
+            raise UsageError("an entry has an id and a reason: say why it may differ")
+        if self.bound is not None and not 0 < self.bound < math.inf:
+            raise UsageError(f"the bound {self.bound} must be above 0 and finite")
+
+    def matches(self, id_: TensorId) -> bool:
+        """By the text of an id, as every report shows it; which is a pattern of itself."""
+        text = str(id_)
+        return text == self.id or fnmatchcase(text, self.id)
+
+    def allows(self, severity: float) -> bool:
+        return self.bound is None or severity <= self.bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedTensors:
+    """What one entry did in a comparison: how many it accepted, and how many beyond its bound."""
+
+    entry: Acceptance
+    count: int = 0
+    beyond: int = 0
+
+
+class StepPart(StrEnum):
+    """What a training step is made of, in its order."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    REDUCTION = "reduction"  # of the parameters' gradients, over microbatches and ranks
+    UPDATE = "update"
+
+    @classmethod
+    def shown_by(cls, kind: Kind) -> StepPart | None:
+        """The part of which a tensor of this kind is a result; none of what a step starts from."""
+        return _SHOWN_BY.get(kind)
+
+
+_SHOWN_BY = {
+    Kind.OUTPUT: StepPart.FORWARD,
+    Kind.LOSS: StepPart.FORWARD,
+    Kind.GRAD_OUTPUT: StepPart.BACKWARD,
+    Kind.GRAD_INPUT: StepPart.BACKWARD,
+    Kind.GRAD: StepPart.BACKWARD,
+    Kind.REDUCED_GRAD: StepPart.REDUCTION,
+    Kind.MAIN_GRAD: StepPart.REDUCTION,
+    Kind.PARAM_AFTER: StepPart.UPDATE,
+}
+
+
+class Lost(StrEnum):
+    """Why a comparison in which nothing fails decides nothing."""
+
+    STEP = "step"  # no tensor that a step makes was compared
+    REFERENCE = "reference"  # the candidate does a part that the reference does not
+    RECORDING = "recording"  # something could not be recorded
+    PROCESS = "process"  # something that was given to `attach` could not be traced at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """How much of a part was judged: tensors of a pass, parameters of what happens to those."""
+
+    part: StepPart
+    judged: int
+    expected: int
+
+    @property
+    def is_whole(self) -> bool:
+        return 0 < self.expected <= self.judged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What was seen and what was not."""
+
+    modules: int = 0
+    never_called: tuple[str, ...] = ()
+    hooks_expected: int = 0
+    hooks_fired: int = 0
+    unfired: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    reference_faults: tuple[str, ...] = ()
+    candidate_only: tuple[str, ...] = ()  # modules of both runs that the reference never called
+
+
+def covered(judged: Iterable[TensorId]) -> tuple[Covered, ...]:
+    """How much of every part these tensors are.
+
+    Every parameter with a gradient is expected to have a reduced one, and an update.
+    """
+    found: dict[Kind, set[TensorId]] = {}
+    for id_ in judged:
+        found.setdefault(id_.kind, set()).add(id_)
+    local, main = _parameters(found.get(Kind.GRAD, ())), _parameters(found.get(Kind.MAIN_GRAD, ()))
+    updated = _parameters(found.get(Kind.PARAM_AFTER, ()))
+    graded = local | main
+    passes = {
+        part: sum(len(ids) for kind, ids in found.items() if StepPart.shown_by(kind) is part)
+        for part in (StepPart.FORWARD, StepPart.BACKWARD)
+    }
+    return (
+        *(Covered(part=part, judged=count, expected=count) for part, count in passes.items()),
+        Covered(part=StepPart.REDUCTION, judged=len(main), expected=len(graded)),
+        Covered(
+            part=StepPart.UPDATE,
+            judged=len(updated & graded) if graded else len(updated),
+            expected=len(graded or updated),
+        ),
+    )
+
+
+def _parameters(ids: Iterable[TensorId]) -> set[tuple[int, str, str]]:
+    return {(id_.step, id_.module, id_.slot.removesuffix(MASTER)) for id_ in ids}
+
 
 SCHEMA_VERSION = 5
 
@@ -283,11 +418,12 @@ class CheckResult:
 
     @classmethod
     def from_dict(cls, data: Any) -> CheckResult:
-        """The inverse of `to_dict`; infinity and NaN may be written as strings."""
+        """Return the result that `to_dict` made plain; infinity and NaN may be texts in it."""
         if isinstance(data, dict) and data.get("schema") != SCHEMA_VERSION:
             raise UsageError(
-                f"a result of schema {SCHEMA_VERSION} was expected, found {data.get('schema')!r}: "
-                "make it again with `ttrace check`"
+                f"found a result of schema {shown(data.get('schema'))}, this ttrace reads schema "
+                f"{SCHEMA_VERSION}: make it again with this version, by `ttrace diff` or `ttrace "
+                "check`"
             )
         return from_dict(cls, data)
 
@@ -298,3 +434,71 @@ class NotEquivalent(TTraceError, AssertionError):
     def __init__(self, message: str, result: CheckResult) -> None:
         super().__init__(*message.split("\n"))
         self.result = result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """What changed from one result to another: places that are blamed, and numbers of tensors.
+
+    What failed before passes, still fails, is accepted, undecided or absent; what fails after
+    still fails or newly does.
+    """
+
+    before: Outcome
+    after: Outcome
+    gone: tuple[Blame, ...]
+    remaining: tuple[Blame, ...]
+    new: tuple[Blame, ...]
+    shared: int  # tensors that both results have
+    passing: int = 0
+    failing: int = 0
+    newly_failing: int = 0
+    accepted: int = 0
+    undecided: int = 0
+    absent: int = 0  # from the result after, so that nothing is known of them
+
+
+def compare_results(before: CheckResult, after: CheckResult) -> Fix:
+    """Find what changed from one result to the other."""
+    # Each blame before is used up by one after it:
+    #     before: forward of {a}, forward of {b, c}    after: forward of {c, d}, forward of {c}
+    #     {c, d} shares c with {b, c}: remaining    {c}: nothing is left of it, new    {a}: gone
+    left = [culprit.blame for culprit in before.culprits]
+    remaining, new = [], []
+    for blame in (culprit.blame for culprit in after.culprits):
+        same = next((each for each in left if _is_same(each, blame)), None)
+        if same is None:
+            new.append(blame)
+        else:
+            left.remove(same)
+            remaining.append(blame)
+    old = {tensor.id: tensor.verdict for tensor in before.tensors}
+    now = {tensor.id: tensor.verdict for tensor in after.tensors}
+    failed = {id_ for id_, verdict in old.items() if verdict.is_failure}
+    return Fix(
+        before=before.outcome,
+        after=after.outcome,
+        gone=tuple(left),
+        remaining=tuple(remaining),
+        new=tuple(new),
+        shared=len(old.keys() & now.keys()),
+        newly_failing=sum(now[id_].is_failure for id_ in now.keys() - failed),
+        **Counter(_name_change(now.get(id_)) for id_ in failed),
+    )
+
+
+def _is_same(one: Blame, other: Blame) -> bool:
+    """Whether both are in one phase of one stage, or of modules that have one in common."""
+    if one.phase is not other.phase or one.stage is not other.stage:
+        return False
+    return one.stage is not None or bool({*one.modules} & {*other.modules})
+
+
+def _name_change(verdict: Verdict | None) -> str:
+    """The field of a Fix that counts a tensor that failed before, by its verdict now."""
+    if verdict is None:
+        return "absent"
+    if verdict.is_failure:
+        return "failing"
+    others = {Verdict.UNDECIDED: "undecided", Verdict.ACCEPTED: "accepted"}
+    return others.get(verdict, "passing")

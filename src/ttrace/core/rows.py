@@ -110,10 +110,13 @@ class RecordTable:
         like = self.examples[example]
         if segment == _NOWHERE or like.location is None:
             return like.of_rank(rank, None)
-        size = like.location.size_bytes
-        return like.of_rank(
-            rank, Location.at(self.segments[segment], offset, size, format(digest, "016x"))
+        location = Location(
+            segment=self.segments[segment],
+            offset=offset,
+            size_bytes=like.location.size_bytes,
+            xxh3=format(digest, "016x"),
         )
+        return like.of_rank(rank, location)
 
 
 class Columns(NamedTuple):

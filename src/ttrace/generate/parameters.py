@@ -59,6 +59,7 @@ def generate_parameters(model: nn.Module | Sequence[nn.Module], *, seed: int = 0
     for shard in shards:
         kinds = shard.users or holders.get(shard.holder, [(nn.Module, shard.name)])
         # A tied weight serves several modules; the narrowest scale suits all of them.
+        #     [(Embedding, "weight"), (Linear, "weight")] of 1000 x 64: std 1 and 0.072, takes 0.072
         spread = min((spread_of(*kind, shard.layout.shape) for kind in kinds), key=lambda s: s.std)
         fill(
             shard.local,

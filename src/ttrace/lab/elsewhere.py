@@ -6,12 +6,16 @@
 
 Enters: a command that runs under its supervisor, and may end long before the ranks do. Leaves: its
 exit code, once all ranks have ended. One that is not 0 needs no waiting, nor does one of a command
-that waits for its ranks itself. It must not know which scheduler it is.
+that waits for its ranks itself. Waiting must not know which scheduler it is; `starts_elsewhere`
+alone knows commands of Slurm, Kubernetes and Ray. What it does not recognise, a script that submits
+a job say, is for --elsewhere.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import time
 from collections import defaultdict
@@ -20,22 +24,24 @@ from contextlib import suppress
 from pathlib import Path
 
 from ttrace.capture import settings
-from ttrace.core.mesh import Mesh
-from ttrace.lab.run import TracedRun
-from ttrace.lab.supervised import NotStarted, Supervised
+from ttrace.capture.settings import PACKED
+from ttrace.errors import UsageError
+from ttrace.lab.run import Command, TracedRun
+from ttrace.lab.supervised import GRACE_SECONDS, PATIENCE_SECONDS, NotStarted, Supervised
 from ttrace.report.numbers import filled
-from ttrace.report.ranks import listed_ranks
-from ttrace.trace.progress import read_refusals
-from ttrace.trace.standing import WorldStanding, last_step, standing, trail
+from ttrace.text import list_ranks
+from ttrace.trace.progress import WorldStanding, last_step, read_refusals, standing, trail
 from ttrace.trace.store import local_path
 
 _LOOK_SECONDS = 1.0  # chosen: between two looks into a folder that many may share
 _REST = 9  # chosen: times as long as a look took, so that we look a tenth of the time at most
 _TELL_SECONDS = 10.0  # chosen: between two lines of a log
-_PATIENCE_SECONDS = 3.0  # chosen, as for commands: to end by itself, and save a model
 _STOP_SECONDS = 60.0  # chosen: a scheduler that is busy answers within that
-_GRACE_SECONDS = 5.0  # chosen: as for any command
 _MOST_RANKS = 16  # chosen: of which it is said how far they are
+_BETWEEN = "();<>|&\n"  # commands of a line of shell
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+# After NAME= as in a shell, or "NAME": as in JSON.
+_EMPTIED = re.compile(rf"{PACKED}(?:=|[\"']\s*:\s*+)[\"']*+(?=[\s,;|&)}}]|$)")
 
 
 class RanksMissing(Exception):
@@ -56,7 +62,7 @@ def wait_for_ranks(process: Supervised, run: TracedRun, *, is_detached: bool) ->
         raise
     if code in (0, None) and not run.to_end:
         if run.elsewhere.stop is not None:
-            time.sleep(_PATIENCE_SECONDS)
+            time.sleep(PATIENCE_SECONDS)
         _stop(run)
     return code
 
@@ -118,7 +124,7 @@ class _Waiting:
 
     def _end_of_command(self) -> int | None:
         if self._code is None:
-            seconds = self._run.timeout_seconds if self._run.to_end else _PATIENCE_SECONDS
+            seconds = self._run.timeout_seconds if self._run.to_end else PATIENCE_SECONDS
             with suppress(subprocess.TimeoutExpired):
                 self._code = self._process.wait(seconds)
         return self._code
@@ -166,23 +172,19 @@ def _partial(run: TracedRun, ranks: WorldStanding) -> str:
 def _missing(run: TracedRun, ranks: WorldStanding) -> Iterator[str]:
     """Which ranks never began, which did not end and how far they are, which ended too early."""
     if ranks.absent:
-        yield f"{_listed(ranks.absent)} never began"
+        yield f"{list_ranks(ranks.absent)} never began"
     by_step: dict[int | None, list[int]] = defaultdict(list)
     for rank in ranks.under_way[:_MOST_RANKS]:
         by_step[last_step(local_path(run.folder), rank)].append(rank)
     for step, found in by_step.items():
         how_far = "no step" if step is None else f"step {step} as the last"
-        yield f"{_listed(found)} began, recorded {how_far} and did not end"
+        yield f"{list_ranks(found)} began, recorded {how_far} and did not end"
     if (more := len(ranks.under_way) - _MOST_RANKS) > 0:
         yield filled("{more:rank} more did not end", more=more)
     asked = run.settings.steps
     if early := [rank for rank, steps in sorted(ranks.ended.items()) if steps < asked]:
         fewest = min(ranks.ended[rank] for rank in early)
-        yield f"{_listed(early)} ended early, after {fewest} of {asked} steps"
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return listed_ranks(ranks, Mesh(axes={}))
+        yield f"{list_ranks(early)} ended early, after {fewest} of {asked} steps"
 
 
 def _goes_on(run: TracedRun) -> str:
@@ -203,7 +205,7 @@ def _stop(run: TracedRun) -> None:
     words = [*reading, str(run.log), run.elsewhere.stop]
     environment = settings.without_settings(os.environ)
     with _stop_log(run).open("wb", buffering=0) as log:
-        process = Supervised(words, environment, log, grace_seconds=_GRACE_SECONDS)
+        process = Supervised(words, environment, log, grace_seconds=GRACE_SECONDS)
         try:
             how = f"ended with exit code {process.wait(_STOP_SECONDS)}"
         except subprocess.TimeoutExpired:
@@ -211,3 +213,52 @@ def _stop(run: TracedRun) -> None:
         finally:
             process.stop()
         log.write(f"\nttrace: the command of --stop {how}\n".encode())
+
+
+def starts_elsewhere(command: Command) -> bool:
+    """Whether one of its parts submits something and returns at once."""
+    parts = _parts(command) if isinstance(command, str) else [list(command)]
+    return any(_submits(words) for words in parts)
+
+
+def require_handed_on(name: str, command: Command) -> None:
+    """Refuse a command in which a shell has replaced $TTRACE_SETTINGS before we had set it."""
+    text = command if isinstance(command, str) else "\n".join(command)
+    if _EMPTIED.search(text):
+        raise UsageError(
+            f"{PACKED} is empty in the {name} command: the shell in which it was typed has "
+            f"replaced ${PACKED}, which `ttrace` sets later; write the command in single quotes, "
+            "or escape the dollar sign"
+        )
+
+
+def _parts(command: str) -> Iterator[list[str]]:
+    """The words of every command of a line of shell; none where quotes are not closed."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=_BETWEEN)
+    lexer.whitespace_split, lexer.commenters, lexer.whitespace = True, "", " \t\r"
+    try:
+        tokens = list(lexer)
+    except ValueError:
+        return
+    words: list[str] = []
+    for token in [*tokens, ";"]:
+        if token and not token.strip(_BETWEEN):
+            yield words
+            words = []
+        else:
+            words.append(token)
+
+
+def _submits(words: Sequence[str]) -> bool:
+    first = next((i for i, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), None)
+    if first is None:
+        return False
+    program, *rest = words[first:]
+    name = Path(program).name
+    if name == "sbatch":
+        return not {"--wait", "-W"} & {*rest}
+    if name == "kubectl":
+        tries = any(word.startswith("--dry-run") for word in rest)
+        return not tries and bool({"apply", "create"} & {*rest})
+    ours = rest[: rest.index("--")] if "--" in rest else rest
+    return name == "ray" and rest[:2] == ["job", "submit"] and "--no-wait" in ours

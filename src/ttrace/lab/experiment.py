@@ -14,27 +14,33 @@
            isolation/kept           the same where some modules keep their own values inside, and
                                     whether an error inside them would show
            isolation/coarse/        the same with fewer boundaries, where one of them died
-           isolation/further/       the same inside of further blocks (captured.py)
+           isolation/further/       the same inside of further blocks (isolation.py)
 
 Enters: the work of both sides. Leaves: results, and all traces in one folder. It must not know how
-work is run; executors do.
+work is run; executors do. `diff` is the same as one call, which `ttrace.diff` names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttrace.core.finding import Topic
-from ttrace.core.results import CheckResult, Outcome, Strength
+from ttrace.analysis.accept import AcceptList, acceptances, with_isolated
+from ttrace.analysis.effect import enclosures_in, excused
+from ttrace.analysis.work import Progress
+from ttrace.core.finding import Note, Topic
+from ttrace.core.results import CheckResult, Outcome, Strength, TensorResult, Verdict
 from ttrace.errors import CommandFailed
-from ttrace.lab.captured import Capture
-from ttrace.lab.conclusion import localized, stands_without
 from ttrace.lab.in_blocks import closest, cut_file_of
 from ttrace.lab.isolation import Isolation
-from ttrace.lab.noisy import Noisy, devices_differ
-from ttrace.lab.series import Series
+from ttrace.lab.launch import LocalExecutor, prepare_folder
+from ttrace.lab.run import Elsewhere, Executor, Work
+from ttrace.lab.series import Capture, Noisy, Series, as_capture, devices_differ, stands_without
+from ttrace.trace.store import local_path
+
+_OF_BOTH = (Topic.COARSER, Topic.OTHER_RECIPE)  # what isolated runs tell of a comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +108,112 @@ def _is_open(result: CheckResult) -> bool:
         quantises = any(note.topic is Topic.CODES_FLIP for note in result.notes)
         return result.strength is Strength.BORDERLINE or quantises
     return result.outcome is Outcome.NOT_EQUIVALENT
+
+
+def localized(result: CheckResult, isolation: CheckResult, *, strict: bool = False) -> CheckResult:
+    """A comparison with the root causes that an isolated run found.
+
+    Where it finds none, what is borderline and right by itself is rounding that has grown. What it
+    found to be harmless inside a module is so here, too.
+    """
+    of_both = [note for note in isolation.notes if note.topic in _OF_BOTH]
+    result = excused(result, enclosures_in(isolation))
+    told = [note for note in result.notes if note.topic is not Topic.CODES_FLIP]  # which was done
+    result = replace(result, notes=(*told, *of_both))
+    if isolation.culprits:
+        return _with_culprits_of(result, isolation)
+    if (follows := with_isolated(result, isolation)) is not None:
+        return follows
+    # A borderline comparison, where the isolated run passes
+    #     w1 and w2, and both had failed:           both are borderline, and nothing is to blame
+    #     w1 alone, of w1 and w2 that had failed:   both fail, and no root cause is known
+    passed = {r.id for r in isolation.tensors if r.verdict is Verdict.PASS}
+    rounded = [r for r in result.failures if r.id in passed]
+    is_borderline = result.strength is Strength.BORDERLINE and not strict
+    if is_borderline and len(rounded) == len(result.failures):
+        return _rounded(replace(result, isolation=isolation), rounded)
+    if not result.failures:
+        return replace(result, isolation=isolation, culprits=())
+    note = Note(topic=Topic.NO_ROOT_CAUSE)
+    return replace(result, isolation=isolation, notes=(*result.notes, note))
+
+
+def _with_culprits_of(result: CheckResult, isolation: CheckResult) -> CheckResult:
+    """The comparison, blaming what its isolated run blames."""
+    # Which numbers explain nothing is known where the culprits are.
+    of_result = [note for note in result.notes if note.topic is not Topic.OTHER_NUMBER]
+    unused = [note for note in isolation.notes if note.topic is Topic.OTHER_NUMBER]
+    return replace(
+        result, culprits=isolation.culprits, isolation=isolation, notes=(*of_result, *unused)
+    )
+
+
+def _rounded(result: CheckResult, rounded: Sequence[TensorResult]) -> CheckResult:
+    ids = {tensor.id for tensor in rounded}
+    note = Note(
+        topic=Topic.RIGHT_BY_ITSELF,
+        count=len(ids),
+        first=rounded[0].id if rounded else None,
+        factor=result.largest_ratio,
+    )
+    return replace(
+        result,
+        culprits=(),
+        notes=(*result.notes, note) if rounded else result.notes,
+        tensors=tuple(
+            replace(tensor, verdict=Verdict.BORDERLINE) if tensor.id in ids else tensor
+            for tensor in result.tensors
+        ),
+    )
+
+
+def diff(
+    reference: Work,
+    candidate: Work,
+    *,
+    out: Path | str,
+    steps: int = 1,
+    skip: int = 0,
+    every: int = 1,
+    run_to_end: bool = False,
+    perturbed_runs: int = 1,
+    repeat_reference: bool = False,
+    split_reductions: int = 1,
+    isolate: bool = True,
+    strict: bool = False,
+    timeout_seconds: float = 1800.0,
+    elsewhere: Elsewhere | None = None,
+    execute: Executor | None = None,
+    progress: Progress | None = None,
+    accept: AcceptList | None = None,
+    capture: str = Capture.FULL,
+) -> CheckResult:
+    """Run both sides with tracing on, compare them, and name the root cause of a failure.
+
+    A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
+    `ttrace.attach`. Traces stay in the folder `out`, empty or not there yet. After `skip` steps
+    `every` n-th is recorded; then a command is stopped, unless `run_to_end`. `elsewhere` tells how
+    one is treated that only starts a job, `execute` runs things in another way. `isolate=False`
+    saves runs. `strict` fails what is borderline, or differs in a module without an effect outside,
+    `accept` lists what may differ. `capture`: "full", "fingerprint", "auto" (values if isolated).
+    """
+    experiment = Experiment(
+        reference=reference,
+        candidate=candidate,
+        folder=prepare_folder(local_path(out)),
+        steps=steps,
+        skip=skip,
+        every=every,
+        runs_to_end=run_to_end,
+        timeout_seconds=timeout_seconds,
+        elsewhere=elsewhere or Elsewhere(),
+        perturbed_runs=perturbed_runs,
+        repeats_reference=repeat_reference,
+        split_reductions=split_reductions,
+        strict=strict,
+        execute=execute or LocalExecutor(),
+        progress=progress,
+        accept=acceptances(accept),
+        capture=as_capture(capture),
+    )
+    return experiment.diff() if isolate else experiment.compare()

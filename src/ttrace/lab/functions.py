@@ -8,6 +8,8 @@ returned on every rank. Ranks that are simulated all run in one worker, which en
 from __future__ import annotations
 
 import atexit
+import gc
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -19,6 +21,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,20 +29,25 @@ from typing import Any
 
 from ttrace.errors import CommandFailed
 from ttrace.lab.run import Function, TracedRun, require_recorded
-from ttrace.lab.simulated.failure import SimulationFailed
-from ttrace.lab.supervisor import adopt_orphans, descendants, end, running
-from ttrace.lab.tasks import perform_rank, perform_simulated
+from ttrace.lab.simulated import SimulationFailed
+from ttrace.lab.supervised import GRACE_SECONDS
+from ttrace.lab.supervisor import (
+    HELPERS_SECONDS,
+    LOOK_SECONDS,
+    adopt_orphans,
+    descendants,
+    end,
+    running,
+)
 
 TASK_SECONDS = 300.0  # chosen: a step of a small model takes seconds; a shared machine is slower
 # Chosen: who waits for a rank that failed hears of it from gloo after a minute, or never.
 _AFTER_FAILURE_SECONDS = 90.0
 # Chosen: groups that somebody still refers to keep threads that spin; a fresh process has none.
 _MOST_THREADS = 40
-_LOOK_SECONDS = 0.25  # chosen: how long a worker may outlive the process that made it
-_PATIENCE_SECONDS = 0.2  # chosen: helpers of multiprocessing end within milliseconds
-_GRACE_SECONDS = 5.0  # chosen: torch takes a second to end
 
 Worker = tuple[Any, Connection]  # a process, and the pipe to it
+_COLLECTIVE_TIMEOUT = timedelta(seconds=60)  # chosen: a rank that never comes is noticed
 
 
 def run_function(run: TracedRun, function: Function, pool: WorkerPool) -> None:
@@ -118,7 +126,7 @@ class WorkerPool:
         try:
             task = (file, name, args, world_size, environment or {}, timeout_seconds)
             pipe.send((perform_simulated, task))
-            if not pipe.poll(timeout_seconds + _GRACE_SECONDS):
+            if not pipe.poll(timeout_seconds + GRACE_SECONDS):
                 raise TimeoutError(f"{name} on simulated ranks gave no answer")
             _, is_value, answer = pipe.recv()
         except EOFError:
@@ -181,7 +189,7 @@ def _dismiss(workers: Sequence[Worker], *, politely: bool) -> None:
             process.kill()
         with suppress(OSError):
             pipe.send(None)
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + GRACE_SECONDS
     for process, pipe in workers:
         process.join(max(0.0, deadline - time.monotonic()))
         if process.is_alive():
@@ -189,8 +197,8 @@ def _dismiss(workers: Sequence[Worker], *, politely: bool) -> None:
             process.join()
         pipe.close()
     # What helps multiprocessing ends by itself now, and tidies up.
-    if end(lambda: running(below), 0, _PATIENCE_SECONDS):
-        end(lambda: running(below), signal.SIGKILL, _GRACE_SECONDS)
+    if end(lambda: running(below), 0, HELPERS_SECONDS):
+        end(lambda: running(below), signal.SIGKILL, GRACE_SECONDS)
 
 
 @cache
@@ -242,11 +250,78 @@ def _die_with(parent: int) -> None:
     """
     me = os.getpid()
     while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
-    end(lambda: descendants(me), signal.SIGKILL, _GRACE_SECONDS)
+        time.sleep(LOOK_SECONDS)
+    end(lambda: descendants(me), signal.SIGKILL, GRACE_SECONDS)
     os.kill(me, signal.SIGKILL)
 
 
 def _threads() -> int:
     tasks = Path("/proc/self/task")  # on Linux; elsewhere they are not counted
     return len(list(tasks.iterdir())) if tasks.exists() else 1
+
+
+def perform_rank(
+    file: str,
+    name: str,
+    args: tuple[Any, ...],
+    rank: int,
+    world_size: int,
+    store: str,
+    environment: dict[str, str],
+) -> Any:
+    """What the function returned here, on one rank of a gloo process group."""
+    import torch.distributed as dist
+
+    from ttrace.capture.tracer import finish_steps
+
+    function = _load(file, name)
+    before = dict(os.environ)
+    os.environ |= environment
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world_size,
+        timeout=_COLLECTIVE_TIMEOUT,
+    )
+    try:
+        answer = function(*args)
+        finish_steps()
+        return answer
+    finally:
+        # Models in reference cycles would keep groups alive, whose threads then spin forever.
+        gc.collect()
+        dist.destroy_process_group()
+        os.environ.clear()
+        os.environ |= before
+
+
+def perform_simulated(
+    file: str,
+    name: str,
+    args: tuple[Any, ...],
+    world_size: int,
+    environment: dict[str, str],
+    timeout_seconds: float,
+) -> list[Any]:
+    """What the function returned on all ranks, which this process simulates."""
+    from ttrace.lab.simulated.world import simulate
+
+    os.environ |= environment  # for good: this process does nothing else
+    return simulate(world_size, _load(file, name), args, timeout_seconds)
+
+
+def _load(file: str, name: str) -> Callable[..., Any]:
+    module_name = f"pooled_{Path(file).stem}"
+    module = sys.modules.get(module_name)
+    if module is None or getattr(module, "__file__", None) != file:
+        spec = importlib.util.spec_from_file_location(module_name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+    function: Any = module
+    for part in name.split("."):
+        function = getattr(function, part)
+    return function

@@ -23,12 +23,9 @@ from typing import Any
 from ttrace.analysis.sample_blocks import quantising_modules, sample_blocks
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome
-from ttrace.core.sample_blocks import SampleBlocks
 from ttrace.errors import CommandFailed, TTraceError
-from ttrace.lab.conclusion import stands_without
-from ttrace.lab.noisy import Noisy
-from ttrace.lab.series import Series
-from ttrace.trace.sample_blocks_file import write_blocks
+from ttrace.lab.series import Noisy, Series, stands_without
+from ttrace.trace.plan import SampleBlocks, write_blocks
 
 _FOLDER, _FILE = "in-blocks", "blocks.json"
 # Chosen: where both are as near, the reference counts as it was made; other scales give other codes

@@ -22,12 +22,10 @@ from ttrace.analysis.effect import harmless, probes, right, settled, suspected
 from ttrace.analysis.isolate import write_plans
 from ttrace.core.enclosure import Enclosure
 from ttrace.core.finding import Note, Topic
+from ttrace.core.ids import block_of, blocks_of, is_inside
 from ttrace.core.results import CheckResult
 from ttrace.errors import CommandFailed
-from ttrace.lab.captured import Capture, further_blocks, suspected_blocks
-from ttrace.lab.conclusion import stands_without
-from ttrace.lab.noisy import Noisy, devices_differ
-from ttrace.lab.series import Series
+from ttrace.lab.series import Capture, Noisy, Series, devices_differ, stands_without
 
 Blocks = tuple[str, ...] | None  # inside of which values are given; None: everywhere
 
@@ -139,3 +137,31 @@ class Isolation:
         """What isolated runs record: values of what is suspected, else as plain ones do."""
         payload = self.runs.capture.payload
         return {} if inside is None or payload is None else {"payload": payload, "inside": inside}
+
+
+def suspected_blocks(plain: CheckResult) -> tuple[str, ...]:
+    """Where a comparison of fingerprints points to: blocks, and modules that lie in none."""
+    named = {module for culprit in plain.culprits for module in culprit.blame.modules}
+    named |= {id_.module for culprit in plain.culprits for id_ in culprit.evidence}
+    blocks = blocks_of(module.path for module in plain.modules)
+    return tuple(sorted({block_of(module, blocks) or module for module in named} - {""}))
+
+
+def further_blocks(isolated: CheckResult, inside: tuple[str, ...]) -> tuple[str, ...]:
+    """What an isolated run blames as a whole, since it was given no values inside of it.
+
+    And where modules quantise otherwise: all of a block hides what that does to one of them.
+    """
+    paths = [module.path for module in isolated.modules]
+    blocks = blocks_of(paths)
+    blamed = {module for culprit in isolated.culprits for module in culprit.blame.modules}
+    whole = {block for block in blamed & blocks if not is_inside(block, inside)}
+    # blamed {"", layers.1, layers.1.w1}, inside {layers.0}: whole {"", layers.1}, and for the model
+    # what of it lies in no other block: embed, layers.1
+    if "" in whole:
+        whole |= {path for path in paths if not block_of(path, blocks)} - blocks
+    recipes = [note for note in isolated.notes if note.topic is Topic.OTHER_RECIPE]
+    other = {
+        block_of(module, blocks) or module for note in recipes for module in note.modules if module
+    }
+    return tuple(sorted((whole | other) - {"", *inside}))

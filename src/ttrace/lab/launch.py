@@ -1,4 +1,7 @@
-"""Runs a user's command with tracing on, within a time limit, and keeps what it wrote."""
+"""Runs a user's command with tracing on, within a time limit, and keeps what it wrote.
+
+`LocalExecutor` runs all that an experiment asks for on this machine, functions as well.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,21 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from ttrace.capture import settings
-from ttrace.capture.packed import pack
+from ttrace.capture.settings import pack
 from ttrace.errors import CommandFailed, TraceError, UsageError
-from ttrace.lab.elsewhere import RanksMissing, wait_for_ranks
-from ttrace.lab.run import Command, TracedRun, require_recorded
-from ttrace.lab.submitting import require_handed_on, starts_elsewhere
-from ttrace.lab.supervised import NotStarted, Supervised
-from ttrace.trace.progress import REFUSED, is_recorded, write_death
-from ttrace.trace.resume import keep_common_steps
+from ttrace.lab.elsewhere import RanksMissing, require_handed_on, starts_elsewhere, wait_for_ranks
+from ttrace.lab.functions import WorkerPool, run_function, shared_pool
+from ttrace.lab.run import Command, Function, TracedRun, require_recorded
+from ttrace.lab.supervised import GRACE_SECONDS, PATIENCE_SECONDS, NotStarted, Supervised
+from ttrace.trace.journal import MANIFEST, RANK
+from ttrace.trace.progress import REFUSED, is_recorded, keep_common_steps, write_death
 from ttrace.trace.store import PathOrUrl, Url, local_path, place_of
 
-# Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
-_PATIENCE_SECONDS = 3.0
-GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
 _LOOK_SECONDS = 0.5  # chosen: between two looks at what is recorded, on a slow file system too
 _LOOK_FAR_SECONDS = 5.0  # chosen: behind a URL, where each lists all files
 _SEARCHED_BYTES = 1 << 20  # chosen: a traceback of every rank of a node
@@ -118,6 +119,8 @@ def _run(run: TracedRun, command: Command) -> None:
     run.log.parent.mkdir(parents=True, exist_ok=True)
     told = run.settings.to_environment()
     environment = settings.without_settings(os.environ) | told | {settings.PACKED: pack(told)}
+    if run.spool is not None:
+        environment[settings.SPOOL] = str(run.spool)
     # Without a buffer: the supervisor moves the end of the file, where the next line goes.
     with run.log.open("x+b", buffering=0) as log:
         code = _exit_code(run, command, environment, log, is_detached=is_detached)
@@ -130,6 +133,7 @@ def _run(run: TracedRun, command: Command) -> None:
                 f"the {run.name} command {how_it_ended(code)}. {last_lines(run.log)}"
             )
         write_death(run.folder, how_it_ended(code))
+    _require_copied(run)
     require_recorded(run, f"{'' if is_detached else _IF_ELSEWHERE} {last_lines(run.log)}")
 
 
@@ -144,10 +148,38 @@ def _uploaded(run: TracedRun) -> Iterator[None]:
         raise
     with suppress(OSError, TraceError):
         _send_log(run)
-        if isinstance(run.folder, Url):
-            log = run.log
-            log.unlink()
-            log.parent.rmdir()
+        if run.spool is not None:
+            run.log.unlink()
+            spool = run.spool
+            spool.rmdir()
+            spool.parent.rmdir()
+
+
+def _copy_left(run: TracedRun, log: IO[bytes]) -> None:
+    """Copy what ranks did not: they were killed, or the store did not answer them."""
+    try:
+        for folder in _ranks_left(run):
+            assert isinstance(run.folder, Url)
+            (run.folder / folder.name).take_rank(folder)
+    except (OSError, TraceError) as error:
+        log.write(f"\nttrace: {error}\n".encode())
+
+
+def _ranks_left(run: TracedRun) -> list[Path]:
+    """The folders of ranks that are in the spool of the run."""
+    if run.spool is None:
+        return []
+    return sorted(path.parent for path in run.spool.glob(f"*/{RANK}*/{MANIFEST}"))
+
+
+def _require_copied(run: TracedRun) -> None:
+    left = _ranks_left(run)
+    if left:
+        raise CommandFailed(
+            f"the {run.name} run ended well, but {len(left)} of its ranks could not be copied to "
+            f"{run.folder}: they are kept in {left[0].parent}, copy them there. "
+            f"{last_lines(run.log)}"
+        )
 
 
 def _send_log(run: TracedRun) -> None:
@@ -175,6 +207,7 @@ def _exit_code(
             return _wait(process, run)
         finally:
             process.stop()
+            _copy_left(run, log)
     except RanksMissing as error:
         raise CommandFailed(f"{error} {last_lines(run.log)}") from None
     except subprocess.TimeoutExpired:
@@ -200,7 +233,7 @@ def _wait(process: Supervised, run: TracedRun) -> int | None:
         if left <= 0:
             raise subprocess.TimeoutExpired(run.name, run.timeout_seconds)
     with suppress(subprocess.TimeoutExpired):
-        return process.wait(_PATIENCE_SECONDS)
+        return process.wait(PATIENCE_SECONDS)
     return None
 
 
@@ -247,3 +280,16 @@ def last_lines(log: Path) -> str:
 def _cut(line: str) -> str:
     left_out = len(line) - _LINE_CHARS
     return line if left_out <= 0 else f"{line[:_LINE_CHARS]}... ({left_out:,} characters more)"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """Runs both kinds of work; functions in the given pool, or in one that the process shares."""
+
+    pool: WorkerPool | None = None
+
+    def __call__(self, run: TracedRun) -> None:
+        if isinstance(run.work, Function):
+            run_function(run, run.work, self.pool or shared_pool())
+        else:
+            run_command(run, run.work)

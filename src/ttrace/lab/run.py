@@ -86,21 +86,35 @@ class TracedRun:
         return self.settings.folder
 
     @property
+    def spool(self) -> Path | None:
+        """Where a trace that is behind a URL is until it is copied: a folder of this run alone."""
+        if not isinstance(self.folder, Url):
+            return None
+        return (spool_folder(self.folder, spool_of(os.environ)) / _launcher()).resolve()
+
+    @property
     def log(self) -> Path:
         """What the run writes; of a trace behind a URL it is in the spool until the run has ended.
 
         It joins what others left in the folder, then.
         """
-        joins = self.shared or self.settings.resume or isinstance(self.folder, Url)
-        who = f"-{socket.gethostname()}-{os.getpid()}" if joins else ""
-        folder = self.folder
-        here = spool_folder(folder, spool_of(os.environ)) if isinstance(folder, Url) else folder
-        return here / f"output{who}.log"
+        folder = self.folder if isinstance(self.folder, Path) else self.spool
+        assert folder is not None
+        return folder / self._log_name
 
     @property
     def kept_log(self) -> PathOrUrl:
         """Where the log is after the run."""
-        return self.folder / self.log.name
+        return self.folder / self._log_name
+
+    @property
+    def _log_name(self) -> str:
+        joins = self.shared or self.settings.resume or isinstance(self.folder, Url)
+        return f"output-{_launcher()}.log" if joins else "output.log"
+
+
+def _launcher() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class Executor(Protocol):

@@ -1,29 +1,72 @@
 """A series of runs of a reference and a candidate, into one folder. What for, others decide.
 
+What the runs record:
+
+    full          every run records values
+    fingerprint   every run records fingerprints; no isolated runs, which need values
+    auto          fingerprints first; where it isolates values, of the blocks that are suspected
+
 Enters: the work of both sides. Leaves: traces. It must not know how work is run; executors do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from ttrace.analysis.check import check
-from ttrace.analysis.tasks import Progress
+from ttrace.analysis.work import Progress
 from ttrace.capture.settings import Settings
-from ttrace.core.acceptance import Acceptance
 from ttrace.core.finding import Note, Topic
-from ttrace.core.results import CheckResult, Strength
-from ttrace.errors import CommandFailed
-from ttrace.lab.captured import Capture
-from ttrace.lab.conclusion import stands_without
-from ttrace.lab.local import LocalExecutor
-from ttrace.lab.noisy import Noisy
+from ttrace.core.results import Acceptance, CheckResult, Strength
+from ttrace.errors import CommandFailed, TTraceError, UsageError
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Elsewhere, Executor, TracedRun, Work
+from ttrace.trace.fingerprint import NAME
+from ttrace.trace.reader import devices_of
 
 _MORE_RUNS = 4  # chosen: five draws are a mean whose own spread is less than half of one draw's
+
+
+class Capture(StrEnum):
+    """What runs record."""
+
+    FULL = "full"
+    FINGERPRINT = "fingerprint"
+    AUTO = "auto"
+
+    @property
+    def payload(self) -> str | None:
+        """The form in which the runs of a plain comparison are recorded."""
+        return None if self is Capture.FULL else NAME
+
+
+def as_capture(name: str) -> Capture:
+    """The capture of this name; UsageError where there is none."""
+    try:
+        return Capture(name)
+    except ValueError:
+        raise UsageError(f"--capture must be {', '.join(Capture)}, found {name!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Noisy:
+    """What is common to the perturbed references of one comparison."""
+
+    name: str
+    plan: Path | None = None
+    other_kernels: bool = False
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # what, as settings say it
+
+
+def devices_differ(reference: Path, candidate: Path) -> bool:
+    try:
+        return devices_of(reference) != devices_of(candidate)
+    except TTraceError:
+        return False  # a trace that cannot be read is told of when it is compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +175,9 @@ class Series:
         )
         self.execute(run)
         return folder
+
+
+def stands_without(result: CheckResult, error: CommandFailed) -> CheckResult:
+    """The verdict that can be given, where a run that would have told more did not end well."""
+    note = Note(topic=Topic.NO_EVIDENCE, text=str(error))
+    return replace(result, notes=(*result.notes, note))

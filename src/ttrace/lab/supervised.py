@@ -19,6 +19,10 @@ from typing import IO
 from ttrace.errors import CommandFailed
 from ttrace.lab import supervisor
 
+# Chosen: a script that ends with its last recorded step ends by itself, and may save its model.
+PATIENCE_SECONDS = 3.0
+GRACE_SECONDS = 5.0  # chosen: time to write a traceback before the kill
+
 _MARGIN_SECONDS = 5.0  # chosen: beyond both graces, for a machine that is busy
 _LONGEST_WAIT_SECONDS = 3600.0  # what poll takes at a time, with room
 

@@ -30,9 +30,9 @@ Find = Callable[[], Alive]
 Send = Callable[[Identity, int], None]
 
 _PROC = "/proc"
-_LOOK_SECONDS = 0.25  # chosen: how long a death of the parent, or a full log, stays unnoticed
+LOOK_SECONDS = 0.25  # chosen: how long a death of the parent, or a full log, stays unnoticed
 _POLL_SECONDS = 0.01
-_PATIENCE_SECONDS = 0.2  # chosen: helpers of Python end by themselves within milliseconds
+HELPERS_SECONDS = 0.2  # chosen: helpers of Python end by themselves within milliseconds
 _KEPT_FIRST_BYTES = 1 << 20  # chosen: how a run began
 _KEPT_LAST_BYTES = 64 << 20  # chosen: more than anybody reads of how it ended
 _SPARED_BYTES = 16 << 20  # freed at a time
@@ -179,7 +179,7 @@ def _watch(child: int, parent: int, woken: int, log: int) -> int | None:
     while os.getppid() == parent:
         freed = _spare(log, freed)
         numbers = b""
-        if select.select([woken], [], [], _LOOK_SECONDS)[0]:
+        if select.select([woken], [], [], LOOK_SECONDS)[0]:
             numbers = os.read(woken, 1 << 10)
         code = _reap(child)
         if code is not None or any(number in _TO_END for number in numbers):
@@ -239,7 +239,7 @@ def _clear(child: int, log: int, grace_seconds: float, *, by_itself: bool) -> No
     """End what is left; one that is asked to end has time to say where it was."""
     me = os.getpid()
     find, send = (lambda: descendants(me), _send) if os.path.isdir(_PROC) else _group(child)
-    if by_itself and (left := end(find, 0, _PATIENCE_SECONDS, send)):
+    if by_itself and (left := end(find, 0, HELPERS_SECONDS, send)):
         _say(log, "the command ended and left these running, which are ended now", left)
     if end(find, signal.SIGTERM, grace_seconds, send) and (
         left := end(find, signal.SIGKILL, grace_seconds, send)

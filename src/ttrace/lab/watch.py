@@ -13,9 +13,9 @@ from pathlib import Path
 from ttrace.capture.settings import WatchSettings, without_settings
 from ttrace.core.drift import Drift, WatchedRun
 from ttrace.errors import CommandFailed, TraceError
-from ttrace.lab.launch import GRACE_SECONDS, could_not_start, how_it_ended, last_lines
+from ttrace.lab.launch import could_not_start, how_it_ended, last_lines
 from ttrace.lab.run import HOW_TO_ATTACH, Command
-from ttrace.lab.supervised import NotStarted, Supervised
+from ttrace.lab.supervised import GRACE_SECONDS, NotStarted, Supervised
 from ttrace.trace.progress import read_refusals
 from ttrace.trace.watch_file import read_watched
 

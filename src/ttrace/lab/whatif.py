@@ -22,16 +22,14 @@ from pathlib import Path
 
 from ttrace.analysis.check import check
 from ttrace.analysis.reading import Beside, reading_of
-from ttrace.analysis.tasks import Progress
+from ttrace.analysis.work import Progress
 from ttrace.core.ids import block_of, blocks_of, display_module, distinct
-from ttrace.core.undone import Undone
+from ttrace.core.quantised import Undone
 from ttrace.core.whatif import PreciseGroup, WhatIf
 from ttrace.errors import CannotCompare, UsageError
-from ttrace.lab.captured import as_capture
-from ttrace.lab.launch import prepare_folder
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor, prepare_folder
 from ttrace.lab.run import Elsewhere, Executor, Work
-from ttrace.lab.series import Series
+from ttrace.lab.series import Series, as_capture
 from ttrace.trace.reader import Trace
 from ttrace.trace.store import local_path
 

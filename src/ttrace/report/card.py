@@ -13,22 +13,120 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ttrace.core.blame import Culprit
-from ttrace.core.code import Excerpt
+from ttrace.core.blame import Culprit, Diagnosis, Mistake, Reason, Stage
 from ttrace.core.evidence import Detail
+from ttrace.core.finding import Specifics, Topic
 from ttrace.core.mesh import Mesh
+from ttrace.core.record import Excerpt
 from ttrace.core.results import CheckResult, Strength, TensorResult, Verdict
 from ttrace.report import view, wording
-from ttrace.report.badges import Badge, badge
-from ttrace.report.caveats import EXPECTED
-from ttrace.report.hints import hint
-from ttrace.report.ranks import listed_ranks, mesh_of, on_ranks
+from ttrace.report.catalogue.culprits import EXPECTED, MISTAKES, PHASES, REASONS, STAGES
+from ttrace.report.catalogue.sentences import Line
+from ttrace.report.catalogue.tensors import FINDINGS
 from ttrace.report.view import RootCause
-from ttrace.report.words import Line
+from ttrace.report.wording import listed_ranks, mesh_of, on_ranks
 
+UNKNOWN = "no known pattern fits"
+UNEQUAL_WEIGHTS = "microbatches weighed unequally"
+
+_NO_AXES = ("ranks", "microbatches")
+# Reasons whose hint holds whatever the tensor looks like.
+_DECISIVE = (
+    *(Reason.NO_TENSOR_OF_IT, Reason.OTHER_PARAMETERS, Reason.OTHER_SPLIT, Reason.OTHER_BY_THEN),
+    *(Reason.OTHER_DATA, Reason.CUT_OFF_FROM_AUTOGRAD, Reason.CLIPS_ALONE, Reason.NO_STATE),
+)
 _ELEMENTS = 3  # chosen: enough to see what is wrong with them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Badge:
+    """A kind of mistake in a few words."""
+
+    words: str
+    is_known: bool = True
+    nearest: str = ""  # where no kind is known, the one that comes nearest
+
+
+def badge(
+    culprit: Culprit,
+    first: TensorResult | None,
+    mesh: Mesh,
+    topics: frozenset[Topic] = frozenset(),
+) -> Badge:
+    """What a culprit looks like, by the most telling of what is known.
+
+    `first` is that of its evidence, `topics` are those of the result's notes.
+    """
+    words = _known_words(culprit, first, mesh)
+    is_loss = culprit.blame.stage is Stage.LOSS
+    if is_loss and Topic.UNEQUAL_WEIGHTS in topics and culprit.diagnosis is None:
+        words = UNEQUAL_WEIGHTS
+    if words:
+        return Badge(words=words)
+    near = culprit.nearest
+    return Badge(
+        words=UNKNOWN,
+        is_known=False,
+        nearest="" if near is None else mistake_badge(near.diagnosis),
+    )
+
+
+def _known_words(culprit: Culprit, first: TensorResult | None, mesh: Mesh) -> str:
+    if culprit.expected is not None:
+        return EXPECTED[culprit.expected].badge
+    if culprit.differences:
+        return f"{culprit.differences[0].name} differs"
+    if culprit.diagnosis is not None:
+        return mistake_badge(culprit.diagnosis)
+    over = _over(_disagreeing(first, mesh))
+    if words := REASONS[culprit.reason].badge:
+        return words.format(over=over, factor=culprit.factor or 0.0)
+    if first is not None and first.finding is not None and (words := FINDINGS[first.finding].badge):
+        gain = 0.0 if first.statistics is None else first.statistics.gain
+        return words.format(over=over, gain=gain)
+    stage = culprit.blame.stage
+    return "" if stage is None else STAGES[stage].badge
+
+
+def mistake_badge(found: Diagnosis) -> str:
+    """One from outside has its name."""
+    if found.mistake not in set(Mistake):
+        return found.mistake.replace("_", " ")
+    axes = found.axes or tuple(name for name in found.sizes if name not in _NO_AXES)
+    over = _over(axes or found.sizes)
+    return MISTAKES[Mistake(found.mistake)].badge.format(
+        over=over, dtype=found.dtype, reference_dtype=found.reference_dtype
+    )
+
+
+def _disagreeing(first: TensorResult | None, mesh: Mesh) -> tuple[str, ...]:
+    special = Specifics() if first is None or first.specifics is None else first.specifics
+    return mesh.between(special.ranks, special.other_ranks)
+
+
+def _over(axes: Sequence[str]) -> str:
+    return f" over {' or '.join(axes)}" if axes else ""
+
+
+def hint(culprit: Culprit, first: TensorResult | None) -> str:
+    """The most telling hint; `first` is that of its evidence."""
+    if culprit.differences:
+        return f"check where {culprit.differences[0].name} is set"
+    of_reason = REASONS[culprit.reason].hint
+    if culprit.reason in _DECISIVE:
+        return of_reason
+    nearest = None if culprit.nearest is None else culprit.nearest.diagnosis
+    found = culprit.diagnosis or nearest
+    if found is not None and found.mistake in set(Mistake):
+        return MISTAKES[Mistake(found.mistake)].hint
+    of_finding = "" if first is None or first.finding is None else FINDINGS[first.finding].hint
+    if said := of_reason or of_finding:
+        return said
+    stage, phase = culprit.blame.stage, culprit.blame.phase
+    return PHASES[phase].hint if stage is None else STAGES[stage].hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +191,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
     def card(cause: RootCause) -> Card:
         culprit = cause.culprit
         shown = [tensors[id_] for id_ in culprit.evidence if id_ in tensors]
-        first = shown[0] if shown else None
+        first = next(iter(shown), None)
         strength = Strength.of(max((tensor.severity for tensor in shown), default=math.inf))
         detail = None if first is None else details.get(first.id)
         ranks = () if first is None else _all_ranks(detail) or first.ranks
@@ -112,7 +210,7 @@ def cards(result: CheckResult) -> tuple[Card, ...]:
             why=wording.plain_reason(culprit, tensors, mesh),
             code=tuple(map(_without_tabs, culprit.code)),
             step=first.id.step if first is not None else (culprit.steps or (0,))[0],
-            expected="" if culprit.expected is None else EXPECTED[culprit.expected],
+            expected="" if culprit.expected is None else EXPECTED[culprit.expected].words,
         )
 
     return tuple(map(card, view.grouped(result)))
@@ -149,6 +247,9 @@ def _bar(tensor: TensorResult, detail: Detail | None) -> Bar | None:
     worst, tolerance, found = tensor.worst, tensor.tolerance, tensor.statistics
     if worst is None or tolerance is None or found is None or not worst.allowed:
         return None
+    # All three relative to the reference's norm, of 2 here:
+    #     tolerance 3e-7, of which noise 1e-7; the statistic that decides: 4e-7 allowed, found 0.8
+    #     -> allowed 2e-7, error 0.4, noise a third of what is allowed: 6.7e-8
     unit = found.reference_norm or 1.0
     allowed, error = worst.allowed / unit, worst.reading.value / unit
     if tensor.verdict is Verdict.CONFLICT and detail is not None:

@@ -26,8 +26,8 @@ from typing import ClassVar, TextIO
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
 from ttrace.report import github, html, json_file, junit, markdown, terminal, trackers
-from ttrace.report.console import console_on
 from ttrace.report.numbers import counted
+from ttrace.report.terminal import console_on
 from ttrace.trace.store import local_path, place_of
 
 _GROUP = "ttrace.report_forms"

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, scope, view
+from ttrace.report import overall, view
 from ttrace.report.card import cards
 from ttrace.text import inert
 
@@ -21,7 +21,9 @@ _CULPRITS = 3  # chosen: GitHub shows at most ten of a step; the first ones are 
 def workflow_commands(result: CheckResult) -> list[str]:
     """::error file=model.py,line=42,title=NOT EQUIVALENT%3A ...::reason"""
     title = overall.headline(result)
-    accepted = [f"::notice title=TTrace::{_data(said)}" for said in scope.said_of_accepted(result)]
+    accepted = [
+        f"::notice title=TTrace::{_data(said)}" for said in overall.said_of_accepted(result)
+    ]
     return [*_verdict(result, title), *accepted]
 
 

@@ -1,6 +1,6 @@
 """Results as JSON files, and back.
 
-Enters: a result, or any plain data. Leaves: strict JSON, which result.schema.json describes
+Enters: a result, or any plain data. Leaves: strict JSON, which schema.py describes
 for results: JSON has no NaN and no infinity, so they become the strings "nan" and "inf".
 """
 
@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ttrace.core.door import bounded, parse_json
+from ttrace.core.door import Refused, bounded, is_odd_number, parse_json, strict_json
 from ttrace.core.limits import RESULT_BYTES
-from ttrace.core.plain import is_odd_number, strict_json
-from ttrace.core.refused import InWords, Refused
 from ttrace.core.results import CheckResult
 from ttrace.errors import UsageError
 from ttrace.report import overall, view, wording
-from ttrace.report.older import SCHEMAS, upgraded
-from ttrace.report.ranks import mesh_of
+from ttrace.report.wording import mesh_of
 from ttrace.text import inert
 from ttrace.trace.store import PathOrUrl, place_of
 
@@ -51,12 +48,11 @@ def dumps(data: object) -> str:
 
 
 def read_result(file: PathOrUrl | str) -> CheckResult:
-    """A result that `--json` or `--out` wrote, also of an older schema."""
+    """Return the result that `--json` or `--out` wrote; UsageError says why it cannot be read."""
     try:
         with place_of(file).open("rb") as opened:
             data = parse_json(bounded(opened, RESULT_BYTES))
-        is_older = isinstance(data, dict) and data.get("schema") in SCHEMAS
-        return CheckResult.from_dict(_upgraded(data) if is_older else data)
+        return _made(data, file)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except Refused as refused:
@@ -66,13 +62,11 @@ def read_result(file: PathOrUrl | str) -> CheckResult:
         ) from refused
 
 
-def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """A result of an older schema; its text is taken apart before the door can look at it."""
+def _made(data: Any, file: PathOrUrl | str) -> CheckResult:
     try:
-        return upgraded(data)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        told = InWords(f"{type(error).__name__}: {error}")
-        raise Refused(told, f"a result of schema {data['schema']}") from error
+        return CheckResult.from_dict(data)
+    except UsageError as error:  # it is of another schema
+        raise UsageError(f"{file}: {error}") from error
 
 
 def _written(data: Any, margin: str) -> str:

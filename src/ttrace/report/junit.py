@@ -10,11 +10,9 @@ import xml.etree.ElementTree as ET
 from ttrace.core.ids import display_module
 from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.report import overall, scope, view, wording
-from ttrace.report.caveats import CAVEATS, Caveat
-from ttrace.report.ranks import mesh_of
-from ttrace.report.wording import line
-from ttrace.report.words import Line
+from ttrace.report import overall, view, wording
+from ttrace.report.catalogue.sentences import Line
+from ttrace.report.wording import line, mesh_of
 from ttrace.text import inert, inert_line
 
 _SHOWN = 20  # chosen: a CI system shows the message in a small box
@@ -26,35 +24,19 @@ def render(result: CheckResult) -> str:
     for tensor in result.tensors:
         modules.setdefault(tensor.id.module, []).append(tensor)
     suite = ET.Element("testsuite", name="ttrace")
-    failures = skipped = 0
     mesh = mesh_of(result)
     for cause in view.root_causes(result):
         case = _case(suite, "culprit", cause.place)
         lines = [cause.reason, *(f"{e.id}: {e.sentence}" for e in cause.evidence)]
         _add(case, "failure", overall.headline(result), lines)
-        failures += 1
+    accepted = overall.said_of_accepted(result)
     for module, tensors in modules.items():
-        case = _case(suite, "module", display_module(module))
-        failed = [tensor for tensor in tensors if tensor.verdict.is_failure]
-        unsure = [tensor for tensor in tensors if tensor.verdict is Verdict.UNDECIDED]
-        if failed:
-            wrong = line(Line.WRONG, count=len(failed), total=len(tensors))
-            _add(case, "failure", wrong, _lines(failed, mesh))
-            failures += 1
-        elif unsure:
-            undecided = line(Line.SOME_UNDECIDED, count=len(unsure), total=len(tensors))
-            _add(case, "skipped", undecided, _lines(unsure, mesh))
-            skipped += 1
-        elif accepted := [t for t in tensors if t.verdict is Verdict.ACCEPTED]:
-            words = CAVEATS[Caveat.IS_ACCEPTED].format(count=len(accepted), total=len(tensors))
-            _add(case, "skipped", words, [*scope.said_of_accepted(result), *_lines(accepted, mesh)])
-            skipped += 1
+        _judge(_case(suite, "module", display_module(module)), tensors, accepted, mesh)
     if result.lost:
         _add(_case(suite, "ttrace", "everything was seen"), "failure", overall.headline(result), [])
-        failures += 1
     suite.set("tests", str(len(suite)))
-    suite.set("failures", str(failures))
-    suite.set("skipped", str(skipped))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     suite.set("errors", "0")
     suites = ET.Element("testsuites")
     suites.append(suite)
@@ -64,6 +46,22 @@ def render(result: CheckResult) -> str:
 
 def _case(suite: ET.Element, group: str, name: str) -> ET.Element:
     return ET.SubElement(suite, "testcase", classname=f"ttrace.{group}", name=inert(name))
+
+
+def _judge(
+    case: ET.Element, tensors: list[TensorResult], accepted: tuple[str, ...], mesh: Mesh
+) -> None:
+    """Say of a module what is worst: tensors that fail, are undecided, or are accepted."""
+    total = len(tensors)
+    if failed := [t for t in tensors if t.verdict.is_failure]:
+        wrong = line(Line.WRONG, count=len(failed), total=total)
+        _add(case, "failure", wrong, _lines(failed, mesh))
+    elif unsure := [t for t in tensors if t.verdict is Verdict.UNDECIDED]:
+        undecided = line(Line.SOME_UNDECIDED, count=len(unsure), total=total)
+        _add(case, "skipped", undecided, _lines(unsure, mesh))
+    elif allowed := [t for t in tensors if t.verdict is Verdict.ACCEPTED]:
+        words = line(Line.IS_ACCEPTED, count=len(allowed), total=total)
+        _add(case, "skipped", words, [*accepted, *_lines(allowed, mesh)])
 
 
 def _add(case: ET.Element, tag: str, message: str, lines: list[str]) -> None:

@@ -10,12 +10,11 @@ import re
 from collections.abc import Sequence
 
 from ttrace.core.results import CheckResult
-from ttrace.report import overall, scope, view, wording
+from ttrace.report import overall, view, wording
 from ttrace.report.card import Card, cards
+from ttrace.report.catalogue.sentences import Line
 from ttrace.report.numbers import counted
-from ttrace.report.ranks import listed_ranks, mesh_of
-from ttrace.report.wording import line
-from ttrace.report.words import Line
+from ttrace.report.wording import line, listed_ranks, mesh_of
 from ttrace.text import inert, inert_line
 
 _CULPRITS = 3  # chosen: the first ones are where to look
@@ -42,9 +41,9 @@ def render(result: CheckResult) -> str:
             # Renderers do not agree on a bar behind a backslash.
             lines.append("| " + " | ".join(cell.replace("|", r"\x7c") for cell in cells) + " |")
     lines += ["", overall.counts(result)]
-    lines += filter(None, (overall.nearness(result), scope.judged(result)))
+    lines += filter(None, (overall.nearness(result), overall.judged(result)))
     lines += [f"{what}: {len(names)}" for what, names in overall.not_covered(result)]
-    lines += [f"- {code(said)}" for said in scope.said_of_accepted(result)]
+    lines += [f"- {code(said)}" for said in overall.said_of_accepted(result)]
     lines += _runs(result)
     return "\n".join(lines) + "\n"
 

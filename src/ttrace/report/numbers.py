@@ -54,6 +54,11 @@ def in_bytes(count: float) -> str:
     return counted(int(count), "byte")
 
 
+def one_digit(value: float) -> float:
+    """The value with its first digit, for what is known no better: 0.3, 40, 2,000,000."""
+    return _rounded(value, 1)
+
+
 def counted(count: int, noun: str) -> str:
     """1 module, 2 modules; `noun` as in the templates of `filled`."""
     return format(_Count(count), noun)

@@ -3,23 +3,24 @@
     headline    NOT EQUIVALENT (strong, 12x the tolerance): layers.1.feed_forward, backward
     counts      218 pass, 176 mismatch; tolerances from 1 perturbed reference run
     nearness    largest error / tolerance by kind: output 0.21, grad 0.27
+    judged      judged: forward, backward, reduction (62 of 62), update (62 of 62)
 
-Enters: a CheckResult. Leaves: text. What is said of one tensor or culprit is in wording.py.
+Enters: a CheckResult. Leaves: text, and no decision: those are properties of the result. What is
+said of one tensor or culprit is in wording.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ttrace.core.finding import Note
 from ttrace.core.ids import Kind, display_module
-from ttrace.core.results import CheckResult, Outcome, Strength, Verdict
-from ttrace.report import scope
+from ttrace.core.results import CheckResult, Outcome, StepPart, Strength, Verdict
+from ttrace.report.catalogue.notes import LOST, PARTS, TOPICS
+from ttrace.report.catalogue.sentences import Line
 from ttrace.report.numbers import filled, times
-from ttrace.report.ranks import mesh_of
-from ttrace.report.wording import difference, finding, line, place
-from ttrace.report.words import TOPICS, Line
+from ttrace.report.wording import difference, finding, line, mesh_of, place
 
 _SHOWN = 3  # chosen: modules of a note
 _OTHERS = {
@@ -44,7 +45,7 @@ def headline(result: CheckResult) -> str:
         fewer = result.fewer_steps
         return line(Line.FEWER_STEPS, count=fewer.count, total=fewer.total)
     if not result.undecided:
-        return scope.lost(result)
+        return _lost(result)
     first = result.undecided[0]
     return line(
         Line.UNDECIDED,
@@ -69,17 +70,18 @@ def _equivalent(result: CheckResult) -> str:
         for verdict, tensors in found.items()
         if tensors
     ]
+    # 202 pass, 2 are borderline, 1 that was accepted has no statistics: 204 compared, 202 within
     outside = sum(t.statistics is not None for tensors in found.values() for t in tensors)
     said = line(
         Line.EQUIVALENT_BUT if others else Line.EQUIVALENT,
-        parts=scope.in_parts(result),
+        parts=_in_parts(result),
         compared=result.compared,
         within=result.compared - outside,
         others=", ".join(others),
         equal=sum(r.statistics is not None and r.statistics.equal for r in result.tensors),
         worst=worst,
     )
-    return "; ".join((said, *scope.unseen(result)))
+    return "; ".join((said, *_unseen(result)))
 
 
 def strength(result: CheckResult) -> str:
@@ -172,3 +174,85 @@ def note(of_result: Note) -> str:
         gains=", ".join(f"{gain:.4g}" for gain in of_result.gains),
         modules=_some(of_result.modules),
     )
+
+
+def _in_parts(result: CheckResult) -> str:
+    """The parts of which a verdict speaks; empty where it is all of them."""
+    whole = [PARTS[found.part].name for found in result.covered if found.is_whole]
+    if len(whole) == len(StepPart):
+        return ""
+    return line(Line.IN_PARTS, parts=_listed(whole))
+
+
+def _unseen(result: CheckResult) -> Iterator[str]:
+    """What a verdict does not speak of."""
+    was_judged = True
+    for found in result.covered:
+        if not found.judged:
+            if was_judged:  # otherwise it follows from the one before
+                yield PARTS[found.part].absent
+        elif not found.is_whole:
+            yield line(
+                Line.PART_OF_IT,
+                part=PARTS[found.part].name,
+                judged=found.judged,
+                expected=found.expected,
+            )
+        was_judged = found.judged > 0
+    if alone := result.coverage.candidate_only:
+        yield line(Line.CALLED_BY_CANDIDATE, count=len(alone))
+
+
+def _lost(result: CheckResult) -> str:
+    """Why nothing is decided, though nothing differs."""
+    extra = {StepPart.shown_by(r.id.kind) for r in result.tensors if r.verdict is Verdict.EXTRA}
+    seen = {found.part for found in result.covered if found.judged}
+    faults = (*result.coverage.faults, *result.coverage.reference_faults)
+    return LOST[result.lost[0]].format(
+        parts=_listed([PARTS[part].name for part in StepPart if part in extra - seen]),
+        fault=faults[0] if faults else "",
+    )
+
+
+def judged(result: CheckResult) -> str:
+    """How much of every part of a run that does not fail was judged."""
+    if result.outcome is Outcome.NOT_EQUIVALENT:
+        return ""
+    parts = [
+        PARTS[found.part].name
+        if found.part in (StepPart.FORWARD, StepPart.BACKWARD)
+        else line(
+            Line.SOME, part=PARTS[found.part].name, judged=found.judged, expected=found.expected
+        )
+        for found in result.covered
+        if found.judged
+    ]
+    return line(Line.COVERED, parts=", ".join(parts)) if parts else ""
+
+
+def said_of_accepted(result: CheckResult) -> tuple[str, ...]:
+    """What every entry of the accept list did, in both comparisons where there are two."""
+    isolated = () if result.isolation is None else result.isolation.accepted
+    others = {used.entry: used for used in isolated}
+    said = []
+    for used in result.accepted:
+        other = others.get(used.entry)
+        both = (used,) if other is None else (used, other)
+        count, beyond = max(u.count for u in both), max(u.beyond for u in both)
+        words = {
+            "id": used.entry.id,
+            "reason": used.entry.reason,
+            "bound": times(used.entry.bound or 0.0),
+        }
+        if count:
+            said.append(line(Line.ACCEPTED, count=count, **words))
+        if beyond:
+            said.append(line(Line.BEYOND_BOUND, count=beyond, **words))
+        if not count and not beyond:
+            said.append(line(Line.ACCEPTS_NOTHING, **words))
+    return tuple(said)
+
+
+def _listed(words: Sequence[str]) -> str:
+    """forward, backward and update"""
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

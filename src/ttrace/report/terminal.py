@@ -6,27 +6,32 @@ what      missing all-reduce over tp
 how sure  certain: 120,000x its tolerance
 ranks     tp1 (ranks 1, 3)
 next      look for an all-reduce that is not called here
+
+Text is wrapped between words, names stay whole, and nothing of a stranger's in it acts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import TextIO
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-from ttrace.core.code import Excerpt
 from ttrace.core.mesh import Mesh
+from ttrace.core.record import Excerpt
 from ttrace.core.results import CheckResult, Strength, TensorResult, Verdict
-from ttrace.report import overall, scope, view, wording
+from ttrace.report import overall, view, wording
 from ttrace.report.card import Bar, Card, cards
-from ttrace.report.console import cell, few, put
-from ttrace.report.ranks import mesh_of, on_ranks
-from ttrace.report.wording import line
-from ttrace.report.words import Line
+from ttrace.report.catalogue.sentences import Line
+from ttrace.report.wording import line, mesh_of, on_ranks
+from ttrace.text import inert, inert_line
 
+_PIPED_WIDTH = 150  # chosen: piped output is read by programs and in logs, which do not wrap
 _ROWS = 5  # chosen: the frontier matters, the rest follows from it
 _OTHERS = 5  # chosen: further places
 _VALUES = 5  # chosen: a number of the reference and of four ranks
@@ -42,6 +47,46 @@ _COLOURS = {
     Verdict.UNDECIDED: "yellow",
     Verdict.ACCEPTED: "yellow",
 }
+
+
+def console_on(out: TextIO) -> Console:
+    """A console of the terminal's width, where there is a terminal."""
+    console = Console(file=out)
+    return console if console.is_terminal else Console(file=out, width=_PIPED_WIDTH)
+
+
+def put(console: Console, text: str, style: str | None = None, *, hanging: int = 4) -> None:
+    """One line, wrapped between words where a person reads it; in a pipe a line stays a line."""
+    shown = inert(text)
+    if console.is_terminal and len(shown) > console.width:
+        shown = textwrap.fill(
+            shown,
+            console.width,
+            subsequent_indent=" " * hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    _send(console, shown.split("\n"), style)
+
+
+def put_lines(console: Console, lines: Iterable[str]) -> None:
+    """Lines as they are, of whatever length: they may hold a command or a path to be copied."""
+    _send(console, lines)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Text as it is: names may look like markup, and layouts do."""
+    return Text(inert(text), style=style)
+
+
+def _send(console: Console, lines: Iterable[str], style: str | None = None) -> None:
+    shown = "\n".join(map(inert_line, lines))
+    console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def few(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def print_check(result: CheckResult, console: Console) -> None:
@@ -65,7 +110,7 @@ def print_check(result: CheckResult, console: Console) -> None:
         _print_tensors(shown[:_ROWS], mesh_of(result), console)
     put(console, "")
     put(console, overall.counts(result))
-    for said in filter(None, (overall.nearness(result), scope.judged(result))):
+    for said in filter(None, (overall.nearness(result), overall.judged(result))):
         put(console, said)
     for said in _coverage(result):
         put(console, said)
@@ -176,4 +221,4 @@ def _coverage(result: CheckResult) -> list[str]:
     lines = [overall.captured(result)]
     lines += [f"{what}: {few(names)}" for what, names in overall.not_covered(result)]
     lines += [sampled] if (sampled := overall.sampled(result)) else []
-    return [*lines, *scope.said_of_accepted(result), *map(overall.note, result.notes)]
+    return [*lines, *overall.said_of_accepted(result), *map(overall.note, result.notes)]

@@ -21,7 +21,7 @@ from ttrace.core.mesh import Mesh
 from ttrace.core.results import CheckResult, TensorResult
 from ttrace.report import wording
 from ttrace.report.numbers import times
-from ttrace.report.ranks import mesh_of, on_ranks
+from ttrace.report.wording import mesh_of, on_ranks
 
 SHOWN_EVIDENCE = 8  # chosen: one place rarely has more tensors of its own
 
@@ -130,7 +130,7 @@ def _kind_of(culprit: Culprit, tensors: Mapping[TensorId, TensorResult]) -> tupl
     mistake = None if culprit.diagnosis is None else culprit.diagnosis.mistake
     first = tensors.get(culprit.evidence[0]) if culprit.evidence else None
     shown = None if first is None else (first.verdict, first.finding)
-    return culprit.blame.phase, culprit.reason, culprit.told, mistake, culprit.expected, shown
+    return culprit.blame.phase, culprit.reason, mistake, culprit.expected, shown
 
 
 def _as_one(

@@ -1,8 +1,11 @@
-"""Wording: text for people from the types of a result, with the sentences of words.py.
+"""Wording: text for people from the types of a result, with the sentences of catalogue/.
 
     Culprit             layers.1.feed_forward, backward
     Reason              its output is the first wrong tensor: 120,000x its tolerance
     Diagnosis           parts 0 and 1 of 2 of dim 1 are exchanged
+    ranks               tp1 (ranks 1, 3): exactly the ranks with that coordinate
+                        dp0 tp1, dp1 tp0 (ranks 1, 2): ranks that have nothing in common
+                        rank 1: without a mesh
 
 Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides nothing.
 """
@@ -10,22 +13,23 @@ Enters: values of a CheckResult. Leaves: text. It fills sentences in and decides
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from ttrace.core.blame import Blame, Culprit, Diagnosis, Mistake, Phase, Reason, Stage
 from ttrace.core.finding import Finding, Specifics
-from ttrace.core.hyperparameter import Difference, Owner
 from ttrace.core.ids import Kind, TensorId, display_module
 from ttrace.core.mesh import NO_MESH, Mesh
-from ttrace.core.readings import Reading, Statistic
-from ttrace.core.results import TensorResult, Verdict
-from ttrace.report.caveats import CAVEATS, EXPECTED, Caveat
-from ttrace.report.fillings import annotation_of, numbers_of
-from ttrace.report.mistakes import MISTAKES
-from ttrace.report.numbers import filled, times
-from ttrace.report.ranks import listed_ranks, on_ranks
-from ttrace.report.words import FINDINGS, LINES, PHASES, REASONS, STAGES, STATISTICS, Line
+from ttrace.core.record import Difference, Owner
+from ttrace.core.results import CheckResult, TensorResult, Verdict
+from ttrace.core.statistics import Reading, Statistic
+from ttrace.report.catalogue.culprits import EXPECTED, MISTAKES, PHASES, REASONS, STAGES
+from ttrace.report.catalogue.sentences import Line
+from ttrace.report.catalogue.tensors import FINDINGS, STATISTICS
+from ttrace.report.numbers import exact_gain, filled, times
+from ttrace.text import list_first, list_ranks
 
+_MOST_NAMES = 4  # chosen: a list of more is read by number
 _MOST_PARTS = 8  # chosen: enough to see the order
 _MOST_FACTORS = 4  # chosen
 _MOST_PLACES = 3  # chosen: the first show what the others are
@@ -46,8 +50,35 @@ _SAID = {
 }
 
 
+def mesh_of(result: CheckResult) -> Mesh:
+    """The candidate's."""
+    found = next((run for run in result.runs if run.role == "candidate"), None)
+    return NO_MESH if found is None else found.placed
+
+
+def listed_ranks(ranks: Sequence[int], mesh: Mesh) -> str:
+    """tp1 (ranks 1, 3); every rank; long lists are cut."""
+    if len(ranks) > 1 and len(ranks) == len(mesh.coordinates) and mesh.naming:
+        return Line.EVERY_RANK.value
+    numbers = list_ranks(ranks)
+    names = _rank_names(ranks, mesh)
+    return f"{names} ({numbers})" if names else numbers
+
+
+def on_ranks(ranks: Sequence[int], mesh: Mesh) -> str:
+    return Line.ON_RANKS.value.format(ranks=listed_ranks(ranks, mesh))
+
+
+def _rank_names(ranks: Sequence[int], mesh: Mesh) -> str:
+    """What the ranks have in common, or each by its name where they are few."""
+    if common := mesh.common(ranks):
+        return " ".join(common)
+    names = [mesh.name(rank) for rank in ranks] if len(ranks) <= _MOST_NAMES else []
+    return ", ".join(names) if all(names) else ""
+
+
 def line(key: Line, **values: object) -> str:
-    return filled(LINES[key], **values)
+    return filled(key.value, **values)
 
 
 def place(culprit: Culprit) -> str:
@@ -65,20 +96,20 @@ def where(culprit: Culprit) -> str:
 
 def several(pattern: str, places: Sequence[str]) -> str:
     """layers.*.mlp (4 places: layers.0.mlp, layers.1.mlp, layers.2.mlp ...)"""
-    shown = ", ".join(places[:_MOST_PLACES]) + " ..." * (len(places) > _MOST_PLACES)
-    return filled(CAVEATS[Caveat.SEVERAL], pattern=pattern, count=len(places), places=shown)
+    shown = list_first(places, _MOST_PLACES)
+    return line(Line.SEVERAL, pattern=pattern, count=len(places), places=shown)
 
 
 def blamed(blame: Blame) -> str:
     if blame.stage is not None:
-        return STAGES[blame.stage]
+        return STAGES[blame.stage].words
     return " or ".join(map(display_module, blame.modules))
 
 
 def phase(blame: Blame) -> str:
     """When in a step it is; empty where the stage says it."""
     is_said = blame.stage is not None and _SAID.get(blame.stage) is blame.phase
-    return "" if is_said else PHASES[blame.phase]
+    return "" if is_said else PHASES[blame.phase].words
 
 
 def reason(culprit: Culprit, tensors: Tensors, mesh: Mesh = NO_MESH) -> str:
@@ -88,7 +119,7 @@ def reason(culprit: Culprit, tensors: Tensors, mesh: Mesh = NO_MESH) -> str:
         words += f"; {other_numbers(culprit.differences, mesh)}"
     elif culprit.diagnosis is not None:
         words += f"; {diagnosis(culprit.diagnosis, mesh)}"
-    return words if culprit.expected is None else f"{words}; {EXPECTED[culprit.expected]}"
+    return words if culprit.expected is None else f"{words}; {EXPECTED[culprit.expected].words}"
 
 
 def plain_reason(culprit: Culprit, tensors: Tensors, mesh: Mesh) -> str:
@@ -138,18 +169,17 @@ def _reason(culprit: Culprit, tensors: Tensors, mesh: Mesh) -> str:
     others = len(evidence) - 1
     reduced = first is not None and first.kind is Kind.REDUCED_GRAD
     return filled(
-        REASONS[culprit.reason],
+        REASONS[culprit.reason].words,
         count=culprit.count,
         total=culprit.total,
         factor=math.nan if culprit.factor is None else culprit.factor,
-        told=culprit.told,
         why="" if first is None or first not in tensors else why(tensors[first], mesh),
         module="" if first is None else display_module(first.module),
         tensor="" if first is None else _tensor(first),
         names=_parameters(evidence),
-        annotation="" if first is None else annotation_of(first),
+        annotation="" if first is None else _annotation(first),
         slots=", ".join(dict.fromkeys(id_.slot for id_ in evidence)),
-        more=line(Line.MORE_POINTS, count=others) if others > 0 else "",
+        more=line(Line.AND_MORE, count=others) if others > 0 else "",
         gradients=line(Line.REDUCED_GRADIENTS if reduced else Line.MAIN_GRADIENTS),
     )
 
@@ -199,7 +229,7 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     words = ""
     if tensor.finding is not None:
         words = filled(
-            FINDINGS[tensor.finding],
+            FINDINGS[tensor.finding].words,
             tokens=tokens,
             allowed_moves=special.allowed_moves,
             ranks=listed_ranks(special.ranks, mesh),
@@ -209,11 +239,10 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
             problem=special.problem,
             dtype=special.dtype,
             reference_dtype=special.reference_dtype,
-            told=special.told,
-            annotation=annotation_of(tensor.id),
+            annotation=_annotation(tensor.id),
             shape=list(tensor.shape),
             place="" if tensor.worst is None else reading_place(tensor.worst.reading),
-            **numbers_of(tensor),
+            **_numbers_of(tensor),
         )
     if special.fault:
         is_candidate = tensor.finding is not Finding.ONLY_IN_CANDIDATE
@@ -222,6 +251,30 @@ def finding(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
     if special.moved and tensor.finding is not Finding.TOKENS_MOVED:
         words = f"{words}; {tokens}" if words else tokens
     return words
+
+
+def _annotation(id_: TensorId) -> str:
+    """The line of code by which a script says how a tensor is split."""
+    module = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{id_.module}" if id_.module else "model")
+    if not re.fullmatch(r"[\w.\[\]]+", module):  # no name in Python
+        module = f"model.get_submodule({id_.module!r})"
+    what = {Kind.INPUT: "inputs", Kind.OUTPUT: "outputs"}.get(id_.kind.forward, "parameters")
+    split = f"ttrace.Split.over(group, dim=0{', sections=(...)' * (what == 'parameters')})"
+    return f"ttrace.annotate({module}, {what}={{{id_.slot!r}: {split}}})"
+
+
+def _numbers_of(tensor: TensorResult) -> dict[str, object]:
+    """The numbers of its statistics that findings are about."""
+    found = tensor.statistics
+    return {
+        "gain": math.nan if found is None else found.gain,
+        "exact_gain": "" if found is None else exact_gain(found.gain),
+        "shift": math.nan if found is None else found.error_sum / max(1, found.count),
+        "unequal": 0 if found is None else found.unequal,
+        "elements": 0 if found is None else found.count,
+        "nonfinite": 0 if found is None else found.nonfinite_candidate,
+        "nonfinite_reference": 0 if found is None else found.nonfinite_reference,
+    }
 
 
 def evidence_sentence(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
@@ -235,7 +288,7 @@ def evidence_sentence(tensor: TensorResult, mesh: Mesh = NO_MESH) -> str:
         return with_commas(tensor.verdict.value, finding(tensor, mesh))
     said = _must_be_equal(tensor) or line(
         Line.EVIDENCE,
-        what=reading_place(worst.reading) or STATISTICS[worst.reading.statistic],
+        what=reading_place(worst.reading) or STATISTICS[worst.reading.statistic].words,
         ratio=times(worst.ratio),
         value=worst.reading.value,
         allowed=worst.allowed,
@@ -247,7 +300,7 @@ def reading_place(reading: Reading) -> str:
     """row (3, 17) of dims 0, 1; empty where a reading is of the whole tensor."""
     if not reading.index:
         return ""
-    what = STATISTICS[reading.statistic]
+    what = STATISTICS[reading.statistic].words
     if reading.statistic is Statistic.ELEMENT:
         return f"{what} {_index(reading.index)}"
     if len(reading.dims) == 1:
@@ -257,19 +310,18 @@ def reading_place(reading: Reading) -> str:
 
 def diagnosis(found: Diagnosis, mesh: Mesh = NO_MESH) -> str:
     """What kind of mistake it looks like; one from outside brings its sentence with it."""
-    template = MISTAKES.get(Mistake(found.mistake)) if found.mistake in set(Mistake) else None
-    if template is None:
+    if found.mistake not in set(Mistake):
         return found.sentence or found.mistake
     moved = [place for place, source in enumerate(found.order) if place != source]
     sizes = [line(_SIZES.get(name, Line.AXIS), name=name) for name in found.sizes]
     factors = [f"{part.factor:.4g} {on_ranks(part.ranks, mesh)}" for part in found.factors]
     return filled(
-        template,
+        MISTAKES[Mistake(found.mistake)].words,
         dim=found.dims[0] if found.dims else "",
         dims=" and ".join(map(str, found.dims)),
         parts=len(found.order),
         moved=" and ".join(map(str, moved)),
-        order=_listed(found.order, _MOST_PARTS),
+        order=list_first(found.order, _MOST_PARTS),
         size=found.size,
         sizes=" or ".join(sizes),
         factors=", ".join(factors[:_MOST_FACTORS]),
@@ -282,10 +334,6 @@ def diagnosis(found: Diagnosis, mesh: Mesh = NO_MESH) -> str:
 def with_commas(*parts: str) -> str:
     """Those that are not empty, with commas between."""
     return ", ".join(part for part in parts if part)
-
-
-def _listed(numbers: Sequence[int], most: int) -> str:
-    return ", ".join(map(str, numbers[:most])) + " ..." * (len(numbers) > most)
 
 
 def _index(index: Sequence[int]) -> str:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ttrace.lab.functions import WorkerPool
     from ttrace.testing.equivalence import assert_equivalent
 
+# Variables by which the options of the pytest plugin reach `assert_equivalent`.
+KEPT = "TTRACE_PYTEST_OUT"  # folder that keeps traces and results, set by --ttrace-out
+PAGES = "TTRACE_PYTEST_HTML"  # folder for the report of every test, set by --ttrace-html
+
 __all__ = ["NotEquivalent", "WorkerPool", "assert_equivalent"]
 
 # Imported when they are used: every pytest session imports this package for its plugin.

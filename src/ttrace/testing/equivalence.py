@@ -24,13 +24,12 @@ from ttrace.analysis.accept import AcceptList, acceptances
 from ttrace.core.results import CheckResult, NotEquivalent, Outcome
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Function
 from ttrace.report import json_file, overall, view, wording
-from ttrace.report.ranks import mesh_of
-from ttrace.report.wording import line
-from ttrace.report.words import Line
-from ttrace.testing.variables import KEPT, PAGES
+from ttrace.report.catalogue.sentences import Line
+from ttrace.report.wording import line, mesh_of
+from ttrace.testing import KEPT, PAGES
 from ttrace.text import inert_line
 
 _LONGEST = 120  # chosen: bytes of a file's name, of which systems take 255

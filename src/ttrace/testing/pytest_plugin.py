@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ttrace.testing.variables import KEPT, PAGES
+from ttrace.testing import KEPT, PAGES
 
 if TYPE_CHECKING:
     from ttrace.lab.functions import WorkerPool

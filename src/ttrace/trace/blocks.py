@@ -1,13 +1,16 @@
-"""Blocks: a logical tensor walked in boxes of bounded size, so that it is never built in memory.
+"""Blocks: logical tensors walked in boxes of bounded size, so that they are never built in memory.
 
 A block spans whole trailing dims, so what a piece contributes to it is one contiguous read per run.
+Pairs of two runs are walked over box by box in the same memory; what is measured on them is not
+known here.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -191,3 +194,68 @@ def _is_plain(piece: Piece) -> bool:
 
 def _slices(start: Index, stop: Index) -> list[slice]:
     return [slice(low, high) for low, high in zip(start, stop, strict=True)]
+
+
+Window = tuple[slice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPair:
+    """One box of the reference and of the candidate, until the next one is read."""
+
+    start: Index
+    stop: Index
+    expected: torch.Tensor
+    found: torch.Tensor
+
+
+class PairReader:
+    """Reads pairs of logical tensors; its memory does not depend on their size."""
+
+    def __init__(
+        self, reference: SpanReader, candidate: SpanReader, decoder_of: DecoderOf = payload_of
+    ) -> None:
+        self._reference = BlockReader(reference, decoder_of)
+        self._candidate = BlockReader(candidate, decoder_of)
+        self._piece = BlockReader(candidate, decoder_of)
+
+    def walk(
+        self,
+        reference: LogicalTensor,
+        candidate: LogicalTensor,
+        boxes: Iterable[tuple[Index, Index]] | None = None,
+    ) -> Iterator[BlockPair]:
+        """These boxes, or all of them in row-major order."""
+        absent = (*reference.absent, *candidate.absent)
+        mine, theirs = tuple(reference.pieces), tuple(candidate.pieces)  # made once, read often
+        for start, stop in blocks(reference.shape) if boxes is None else boxes:
+            expected = self._reference.read(mine, reference.shape, start, stop)
+            found = self._candidate.read(theirs, candidate.shape, start, stop)
+            for layout in absent:  # padding that only one of the runs has is not compared
+                for _, inside in layout.pieces(start, stop):
+                    expected[inside] = 0
+                    found[inside] = 0
+            yield BlockPair(start=start, stop=stop, expected=expected, found=found)
+
+    def held(
+        self, piece: Piece, candidate: LogicalTensor, block: BlockPair
+    ) -> Iterator[tuple[Window, torch.Tensor]]:
+        """What one piece of the candidate holds of a box, as (slices inside the box, values)."""
+        return self._piece.read_piece(piece, candidate.shape, block.start, block.stop)
+
+    def against(
+        self, reference: LogicalTensor, piece: Piece
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """What one piece of the candidate holds, after the same part of the reference."""
+        shape, mine = reference.shape, tuple(reference.pieces)
+        for start, stop in blocks(shape):
+            expected: torch.Tensor | None = None
+            for window, values in self._piece.read_piece(piece, shape, start, stop):
+                if expected is None:
+                    expected = self._reference.read(mine, shape, start, stop)
+                yield expected[window], values
+
+    def finish(self, reference: LogicalTensor, candidate: LogicalTensor) -> None:
+        """Verify the checksums of everything that both were read from."""
+        self._reference.finish(reference)
+        self._candidate.finish(candidate)

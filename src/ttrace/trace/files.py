@@ -3,7 +3,7 @@
     rank-00003/manifest.json, rank-00003/journal.jsonl, rank-00003/seg-00000.safetensors
 
 Strangers make traces too: nothing outside of the folder is given out. Behind a URL all names and
-sizes come from one listing, and the small files of the ranks that come next are fetched ahead.
+sizes come from one listing, and the small files of the ranks that come next are fetched together.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import IO, Protocol
 
 from ttrace.errors import CorruptTrace, TraceNotFound
 from ttrace.trace import journal
-from ttrace.trace.store import RANGE_BYTES, PathOrUrl, Url, place_of
+from ttrace.trace.store import RANGE_BYTES, PathOrUrl, Url, place_of, read_ranges
 
 _RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
-AHEAD = 16  # chosen: files on the way; a store far away answers each after 20 to 100 ms
+AT_ONCE = 16  # chosen: files that are asked for; a store far away answers after 20 to 100 ms
 
 
 class TraceFiles(Protocol):
@@ -114,13 +114,15 @@ class RemoteFiles:
     def __init__(self, root: Url) -> None:
         self.place = root
         self._sizes = root.listing()
-        self._coming: OrderedDict[str, Future[bytes]] = OrderedDict()
-        self._later: list[str] = []
+        self._soon: OrderedDict[str, None] = OrderedDict()
+        self._fetched: dict[str, bytes] = {}
 
     def folders(self) -> list[str]:
         if not self._sizes:
             raise _no_trace(self.place, "empty or missing")
-        return sorted({name.partition("/")[0] for name in self._sizes if "/" in name})
+        # The manifest of a rank is copied last: without it the others are not all there.
+        ends = f"/{journal.MANIFEST}"
+        return sorted(name.removesuffix(ends) for name in self._sizes if name.endswith(ends))
 
     def has(self, name: str) -> bool:
         return name in self._sizes
@@ -143,31 +145,28 @@ class RemoteFiles:
 
     def open(self, name: str, *, holds: str) -> IO[bytes]:
         url, size_bytes = self._own(name, holds)
-        future = self._coming.pop(name, None)
-        self._fetch_ahead()
-        if future is not None:
-            return io.BytesIO(future.result())
-        return Url(str(url), size_bytes).open("rb")
+        if name in self._soon:
+            self._fetch(name)
+        data = self._fetched.pop(name, None)
+        return Url(str(url), size_bytes).open("rb") if data is None else io.BytesIO(data)
 
     def read_soon(self, names: Iterable[str]) -> None:
-        small = [name for name in names if 0 < self._sizes.get(name, 0) <= RANGE_BYTES]
-        self._later = [*reversed(small)]
-        self._fetch_ahead()
+        small = (name for name in names if 0 < self._sizes.get(name, 0) <= RANGE_BYTES)
+        self._soon = OrderedDict.fromkeys(small)
 
-    def _fetch_ahead(self) -> None:
-        while self._later and len(self._coming) < AHEAD:
-            name = self._later.pop()
-            url, size_bytes = self.place / name, self._sizes[name]
-            self._coming[name] = FETCHING.submit(url.read_range, 0, size_bytes)
+    def _fetch(self, name: str) -> None:
+        """A file, and the next of those that will be read soon."""
+        del self._soon[name]
+        names = [name, *islice(self._soon, AT_ONCE - 1)]
+        ranges = [(self.place / each, 0, self._sizes[each]) for each in names]
+        self._fetched.update(zip(names, read_ranges(ranges), strict=True))
+        for each in names[1:]:
+            del self._soon[each]
 
     def _own(self, name: str, holds: str) -> tuple[Url, int]:
         if name not in self._sizes:
             raise _missing(self.place / name, "missing", holds)
         return self.place / name, self._sizes[name]
-
-
-# Threads of it start when something is asked of it for the first time.
-FETCHING = ThreadPoolExecutor(AHEAD, thread_name_prefix="ttrace-fetch")
 
 
 def files_of(place: PathOrUrl | str) -> LocalFiles | RemoteFiles:

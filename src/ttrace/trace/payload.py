@@ -97,7 +97,7 @@ class Payload(Decoder):
 
 
 class FullPayload(Payload):
-    """Every element as it stands in memory: the default, and the only payload of version 1."""
+    """Every element as it stands in memory: the default."""
 
     name = "full"
 

@@ -1,27 +1,32 @@
-"""The plan of an isolated run: which reference values each rank overwrites its own with.
+"""What a run is told beforehand: plans of isolated runs, and blocks of samples.
 
-Alignment of the first candidate run resolved where every record sits in its logical tensor. The
-plan keeps that beside the pieces of the reference, so that the isolated run never has to guess and
-needs nothing but this file and the reference's trace.
+A plan says which reference values each rank overwrites its own with. Alignment of the first
+candidate run resolved where every record sits in its logical tensor. The plan keeps that beside the
+pieces of the reference, so that the isolated run never has to guess and needs nothing but this file
+and the reference's trace.
+
+Blocks of samples say how a reference cuts calls of its modules, so that each has scales of its own:
+
+    SampleBlocks(module="layers.0.wq", dim=0, blocks=((Run(0, 2),), (Run(2, 2),)))
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from ttrace.core.door import from_dict, read_bounded
+from ttrace.core.door import Refused, from_dict, parse_json, read_bounded, to_dict
 from ttrace.core.ids import TensorId
-from ttrace.core.layout import Layout
-from ttrace.core.limits import PLAN_BYTES, Count, Dim, Rank, Size, Sizes
+from ttrace.core.layout import Layout, Runs
+from ttrace.core.limits import PLAN_BYTES, RANKS, AtMost, Count, Dim, Label, Rank, Size, Sizes
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.core.refused import Refused
 from ttrace.core.scale import Scales
 from ttrace.errors import UsageError
-from ttrace.trace.sealed import seal, unseal
+from ttrace.trace.journal import line_of
+from ttrace.trace.manifest import seal, unseal
 from ttrace.trace.store import PathOrUrl, place_of
 
 _T = TypeVar("_T")
@@ -182,9 +187,48 @@ def _tensor_json(tensor: LogicalTensor) -> dict[str, Any]:
         "pieces": [
             {
                 "layout": piece.layout.to_json(),
-                "records": [[record.rank, record.to_json()] for record in piece.records],
+                "records": [[r.rank, parse_json(line_of(r))] for r in piece.records],
                 "factor": piece.factor,
             }
             for piece in tensor.pieces
         ],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleBlocks:
+    """Of the calls that one rank makes in one microbatch: local indices along `dim` of its input.
+
+    No index is in two blocks, and each is in one.
+    """
+
+    module: Label
+    rank: Rank = 0
+    microbatch: Size = 0
+    dim: Dim
+    blocks: Annotated[tuple[Runs, ...], AtMost(RANKS)]
+
+    @property
+    def length(self) -> int:
+        """Of the dim that is cut."""
+        return sum(run.length for runs in self.blocks for run in runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrittenBlocks:
+    calls: tuple[SampleBlocks, ...]
+
+
+def write_blocks(file: Path, calls: Iterable[SampleBlocks]) -> None:
+    data = to_dict(_WrittenBlocks(calls=tuple(calls)))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(seal(data)[0])
+
+
+def read_blocks(file: Path) -> tuple[SampleBlocks, ...]:
+    try:
+        return from_dict(_WrittenBlocks, unseal(read_bounded(file, PLAN_BYTES))[0]).calls
+    except Refused as refused:
+        raise UsageError(
+            f"{file} does not tell blocks of samples: {refused}; `ttrace diff` writes such a file"
+        ) from refused

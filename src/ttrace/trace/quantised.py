@@ -21,10 +21,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ttrace.core.door import from_dict
+from ttrace.core.door import from_dict, to_dict
 from ttrace.core.formats import format_of, values_of
 from ttrace.core.logical import LogicalTensor
-from ttrace.core.plain import to_dict
 from ttrace.core.quantised import INT8, OVERALL_BYTES, QuantisedForm
 from ttrace.core.record import PayloadRef, Record
 from ttrace.trace.dtypes import safetensors_name, torch_dtype

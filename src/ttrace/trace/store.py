@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import io
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import unquote
 
 from ttrace.errors import TraceError, TraceNotFound, UsageError
-from ttrace.trace.upload import put_bytes
+from ttrace.trace.upload import copy_rank, put_bytes, retry
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
 _FILE = "file://"
@@ -31,10 +30,6 @@ _WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _PATIENCE_SECONDS = 20.0
 # Chosen: at 100 MB/s it takes 40 ms, longer than the 20 ms or so until a store begins to answer.
 RANGE_BYTES = 4 << 20
-_LASTING = (
-    *(IsADirectoryError, NotADirectoryError, PermissionError),
-    *(ImportError, NotImplementedError, TypeError, ValueError),
-)
 
 _T = TypeVar("_T")
 
@@ -83,6 +78,17 @@ class Url:
         fs, path = _opened(self.text)
         attempted(lambda: put_bytes(fs, path, data), f"write {self}")
 
+    def take_rank(self, folder: Path) -> None:
+        """Move the folder of a rank here; all of it stays where it was when that fails."""
+        fs, path = _opened(self.text)
+        try:
+            copy_rank(folder, fs, path)
+        except Exception as error:  # every store has errors of its own
+            raise TraceError(
+                f"cannot copy {folder} to {self}: {type(error).__name__}: {error}; it is still "
+                "there: copy it when the store answers"
+            ) from error
+
     def write_text(self, text: str, encoding: str) -> None:
         self.write_bytes(text.encode(encoding))
 
@@ -113,6 +119,20 @@ class Url:
 
 
 PathOrUrl = Path | Url
+Range = tuple[Url, int, int]  # of a file, bytes from : to
+
+
+def read_ranges(ranges: Sequence[Range]) -> list[bytes]:
+    """Bytes of files of one store, asked for together; what fails is asked for by itself again."""
+    fs, _ = _opened(ranges[0][0].text)
+    paths, starts, stops = zip(
+        *((_opened(url.text)[1], start, stop) for url, start, stop in ranges), strict=True
+    )
+    found = fs.cat_ranges([*paths], [*starts], [*stops], on_error="return")
+    return [
+        url.read_range(start, stop) if isinstance(data, Exception) else bytes(data)
+        for data, (url, start, stop) in zip(found, ranges, strict=True)
+    ]
 
 
 def place_of(text: PathOrUrl | str) -> PathOrUrl:
@@ -138,21 +158,15 @@ def local_path(text: PathOrUrl | str) -> Path:
 
 def attempted(work: Callable[[], _T], what: str) -> _T:
     """What it returns, tried again after errors that may pass; then an error that says what."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    for wait_seconds in (*_WAITS_SECONDS, None):
-        try:
-            return work()
-        except FileNotFoundError as error:
-            raise TraceNotFound(f"cannot {what}: there is no such place") from error
-        except Exception as error:  # every store has errors of its own
-            is_late = wait_seconds is None or time.monotonic() > deadline
-            if is_late or isinstance(error, _LASTING):
-                raise TraceError(
-                    f"cannot {what}: {type(error).__name__}: {error}; nothing was changed: look "
-                    "at the store, its credentials and the network, then try again"
-                ) from error
-        time.sleep(wait_seconds or 0.0)
-    raise AssertionError("the last attempt returns or raises")
+    try:
+        return retry(work, _WAITS_SECONDS, _PATIENCE_SECONDS)
+    except FileNotFoundError as error:
+        raise TraceNotFound(f"cannot {what}: there is no such place") from error
+    except Exception as error:  # every store has errors of its own
+        raise TraceError(
+            f"cannot {what}: {type(error).__name__}: {error}; nothing was changed: look at the "
+            "store, its credentials and the network, then try again"
+        ) from error
 
 
 def _opened(text: str) -> tuple[Any, str]:

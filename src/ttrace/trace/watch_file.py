@@ -6,10 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from ttrace.core.door import from_dict, parse_json, read_bounded
+from ttrace.core.door import Refused, from_dict, parse_json, read_bounded, to_dict
 from ttrace.core.drift import WatchedRun
-from ttrace.core.plain import to_dict
-from ttrace.core.refused import Refused
 from ttrace.errors import CorruptTrace
 
 WATCH_FILE = "watch.json"

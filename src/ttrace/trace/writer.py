@@ -20,18 +20,16 @@ from typing import NamedTuple
 
 import torch
 
-from ttrace.core.plain import to_dict
+from ttrace.core.door import to_dict
 from ttrace.core.record import Location, RankInfo, Record, Summary
 from ttrace.errors import UsageError
 from ttrace.trace import journal
 from ttrace.trace.dtypes import dtype_name
-from ttrace.trace.line_form import line_of
+from ttrace.trace.journal import line_of
+from ttrace.trace.manifest import seal
 from ttrace.trace.payload import FULL, Payload
-from ttrace.trace.resume import resumable
-from ttrace.trace.room import Room
-from ttrace.trace.sealed import seal
-from ttrace.trace.segment import HEADER_BYTES, SegmentWriter
-from ttrace.trace.segment_file import Reserved
+from ttrace.trace.progress import resumable
+from ttrace.trace.segment import HEADER_BYTES, Reserved, SegmentWriter
 
 _PAGE = "page"  # the name of the bytes of many records; a number follows it
 PART_ALIGNMENT = 16  # chosen: the widest number is 8 bytes long
@@ -63,7 +61,7 @@ class TraceWriter:
     ) -> None:
         self.folder = folder / journal.rank_folder(info.rank)
         self._lock = threading.Lock()
-        self._room = Room(max_bytes)
+        self._room = _Room(max_bytes)
         found = resumable(self.folder, info) if resume else None
         self.steps = () if found is None else found.steps  # that were recorded before
         self._is_new = found is None
@@ -259,11 +257,48 @@ class TraceWriter:
                 os.close(fd)
 
 
+class _Room:
+    """What one rank may write; without a limit there is always room."""
+
+    def __init__(self, most_bytes: int | None = None) -> None:
+        self._most = most_bytes
+        self.taken = 0
+        self._before = 0  # taken when the last step ended
+        self._largest = 0  # that a step took
+
+    def take(self, size_bytes: int) -> None:
+        self.taken += size_bytes
+
+    def require(self, size_bytes: int) -> None:
+        """OSError where so many more bytes are too many."""
+        if self._most is not None and self.taken + size_bytes > self._most:
+            told = f"{os.strerror(errno.EDQUOT)}: --max-bytes leaves {self._most:,} to this rank"
+            raise OSError(errno.EDQUOT, told)
+
+    def end_step(self) -> None:
+        self._largest = max(self._largest, self.taken - self._before)
+        self._before = self.taken
+
+    @property
+    def is_limited(self) -> bool:
+        return self._most is not None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether another step like the largest fits."""
+        return self._most is None or self.taken + self._largest <= self._most
+
+
 _CLAIMED: set[tuple[int, Path]] = set()  # folders that a process writes into, or did
 
 
 def _claim(folder: Path, rank: int) -> int:
     """The journal's file descriptor; creating that file is what makes the folder ours."""
+    if (os.getpid(), folder) in _CLAIMED:  # it may have been copied away since then
+        raise UsageError(
+            "this process is traced already: call ttrace.attach once, with everything that is "
+            'trained, as ttrace.attach({"generator": g, "critic": c}, [optimizer_g, optimizer_c])'
+        )
     folder.mkdir(parents=True, exist_ok=True)
     if not any(folder.iterdir()):
         with contextlib.suppress(FileExistsError):
@@ -272,11 +307,6 @@ def _claim(folder: Path, rank: int) -> int:
                 os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
                 0o666,
             )
-    if (os.getpid(), folder) in _CLAIMED:
-        raise UsageError(
-            "this process is traced already: call ttrace.attach once, with everything that is "
-            'trained, as ttrace.attach({"generator": g, "critic": c}, [optimizer_g, optimizer_c])'
-        )
     raise UsageError(
         f"{folder} already holds files, and a trace is never overwritten: choose another folder or "
         f"remove this one; if the run is new, two of its processes may both claim rank {rank}"

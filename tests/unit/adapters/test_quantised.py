@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.support.decoding import decoded
 from tests.support.kept import E4M3, E5M2, Kept, blockwise, trained
 from ttrace.adapters.quantised import kept_as, plain_values
-from ttrace.core.ids import TensorId
-from ttrace.core.record import Record
-from ttrace.trace.payload import Span
-from ttrace.trace.quantised import QUANTISED, Quantised
 
 DRAW = torch.Generator().manual_seed(0)
 VALUES = torch.randn(256, 192, generator=DRAW)
-
-
-def decoded(kept: Quantised) -> Tensor:
-    shape = tuple(kept.codes.shape)
-    id_ = TensorId.parse("step0/a:output.0")
-    record = Record(id=id_, rank=0, sequence=0, dtype="float32", shape=shape)
-    record, data = record.stored_as(kept.described()), kept.packed().numpy().tobytes()
-    assert len(data) == QUANTISED.size_bytes(record)
-    span = Span(
-        record,
-        0,
-        torch.empty(math.prod(shape)),
-        lambda _, start, size, into: memoryview(bytearray(data[start : start + size])),
-    )
-    return QUANTISED.read(span).view(shape)
 
 
 def of_engine_blocks(values: Tensor, *, is_square: bool) -> Kept:

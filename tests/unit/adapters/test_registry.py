@@ -126,6 +126,7 @@ def test_the_built_in_ones_are_not_taken_for_others() -> None:
     assert find_adapter(nn.Linear(1, 1)).notes == []
 
 
+@pytest.mark.flow
 def test_asking_imports_no_framework() -> None:
     program = (
         "import sys\n"

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.isolated_results import wrong_by
 from tests.support.made_results import made
-from tests.unit.analysis.localize.test_isolated import wrong_by
 from ttrace.analysis.accept import acceptances, accepted, append_entry, uses, with_isolated
 from ttrace.analysis.localize import localize_isolated
-from ttrace.core.acceptance import Acceptance
 from ttrace.core.blame import Blame, Phase
-from ttrace.core.results import CheckResult, Outcome, Verdict
+from ttrace.core.results import Acceptance, CheckResult, Outcome, Verdict
 from ttrace.errors import UsageError
-from ttrace.lab.conclusion import localized
+from ttrace.lab.experiment import localized
 
 DROP = Acceptance(id="step*/b.c:*", reason="each rank draws its own mask")
 

@@ -12,12 +12,9 @@ import torch
 import ttrace
 from tests.support.invoking import invoke
 from tests.support.made_traces import write_rank
-from ttrace.analysis.measuring import measure_part
-from ttrace.analysis.part_file import StaticWorker
 from ttrace.core.finding import Note, Topic
 from ttrace.core.layout import Layout
 from ttrace.core.results import CheckResult, Outcome, Verdict
-from ttrace.errors import UsageError
 from ttrace.trace.spans import SpanReader
 
 TP, RANKS = 2, 8  # every shard is on four ranks
@@ -103,20 +100,6 @@ def test_nothing_is_read_of_the_other_ranks(check: Check, monkeypatch: pytest.Mo
     assert seen == set(range(TP))
     check("replica")
     assert REPLICA in seen
-
-
-def test_workers_that_never_speak_must_all_sample(traces: Path, tmp_path: Path) -> None:
-    sides: dict[str, Any] = {
-        "reference": traces / "reference",
-        "candidate": traces / "replica",
-    }
-    for number in (1, 2):
-        worker = StaticWorker(number=number, count=2)
-        measure_part(**sides, worker=worker, parts=tmp_path, sample_ranks=True)
-    merged = ttrace.check(**sides, parts=tmp_path, sample_ranks=True)
-    assert merged.to_dict() == ttrace.check(**sides, sample_ranks=True).to_dict()
-    with pytest.raises(UsageError, match=r"in another way .*--sample-ranks"):
-        ttrace.check(**sides, parts=tmp_path)
 
 
 def test_people_ask_for_it_by_an_option(traces: Path) -> None:

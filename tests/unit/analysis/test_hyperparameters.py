@@ -8,9 +8,8 @@ from tests.support.made_results import tensor
 from tests.support.made_traces import record_of, trace_of
 from ttrace.analysis.hyperparameters import differences, explained
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
-from ttrace.core.hyperparameter import CLIPPED_TO, Difference, Hyperparameter, Owner
 from ttrace.core.ids import TensorId
-from ttrace.core.record import Summary
+from ttrace.core.record import CLIPPED_TO, Difference, Hyperparameter, Owner, Summary
 from ttrace.core.rows import RecordRows
 from ttrace.report.wording import reason
 from ttrace.trace.reader import Trace

@@ -14,11 +14,10 @@ from torch import nn
 from tests.support.capturing import Calling, record
 from tests.support.kept import Kept, blockwise, trained
 from tests.support.logical import write_kept
-from ttrace.analysis.inspect import export, view
-from ttrace.analysis.kept import common_block, read_kept, view_kept
+from ttrace.analysis.inspect import common_block, export, read_kept, view, view_kept
+from ttrace.cli.traces import print_tensor
 from ttrace.core.layout import Layout
 from ttrace.core.quantised import KeptView, QuantisedForm
-from ttrace.report.trace_view import print_tensor
 from ttrace.trace.quantised import Quantised
 from ttrace.trace.spans import SpanReader
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ttrace.analysis.left_out import not_left_out_by_all
 from ttrace.analysis.sources import Source
+from ttrace.analysis.updates import fail_partial_steps
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record
@@ -45,7 +45,7 @@ WHOLE = source(*of_rank(0))
 
 def test_a_rank_that_makes_no_step_is_named_though_its_replica_passes() -> None:
     candidate = source(*of_rank(0), *of_rank(1, updates=False))
-    (found,) = not_left_out_by_all([result()], WHOLE, candidate)
+    (found,) = fail_partial_steps([result()], WHOLE, candidate)
     assert (found.verdict, found.finding) == (Verdict.CONFLICT, Finding.UPDATED_BY_SOME)
     assert found.ranks == (1,)
     assert found.specifics is not None
@@ -58,7 +58,7 @@ def test_where_the_reference_left_the_step_out_it_is_the_other_rank() -> None:
         *of_rank(0), *of_rank(1, updates=False), *of_rank(0, step=1), *of_rank(1, step=1)
     )
     results = [result(0, Verdict.EXTRA), result(1)]
-    found = not_left_out_by_all(results, reference, candidate)
+    found = fail_partial_steps(results, reference, candidate)
     assert [each.ranks for each in found] == [(0,), ()]
     assert found[1].verdict is Verdict.PASS
 
@@ -66,19 +66,19 @@ def test_where_the_reference_left_the_step_out_it_is_the_other_rank() -> None:
 def test_a_step_that_only_the_candidate_made_is_wrong() -> None:
     reference = source(*of_rank(0, updates=False), *of_rank(0, step=1))
     candidate = source(*of_rank(0), *of_rank(0, step=1))
-    (found,) = not_left_out_by_all([result(0, Verdict.EXTRA)], reference, candidate)
+    (found,) = fail_partial_steps([result(0, Verdict.EXTRA)], reference, candidate)
     assert (found.verdict, found.finding) == (Verdict.MISMATCH, Finding.UPDATED_ALONE)
 
 
 def test_of_a_reference_that_never_updates_nobody_knows_whether_it_left_one_out() -> None:
     reference, candidate = source(*of_rank(0, updates=False)), source(*of_rank(0))
-    (found,) = not_left_out_by_all([result(0, Verdict.EXTRA)], reference, candidate)
+    (found,) = fail_partial_steps([result(0, Verdict.EXTRA)], reference, candidate)
     assert found.verdict is Verdict.EXTRA
 
 
 def unchanged(reference: Source, candidate: Source) -> bool:
     results = (result(),)
-    return not_left_out_by_all(results, reference, candidate) == results
+    return fail_partial_steps(results, reference, candidate) == results
 
 
 def test_ranks_that_all_update_or_all_leave_out_are_right() -> None:
@@ -109,4 +109,4 @@ def test_copies_in_full_precision_are_left_to_their_own_verdicts() -> None:
         id=TensorId.parse("step0/a:param_after.weight.master"), verdict=Verdict.PASS, order=0
     )
     candidate = source(*of_rank(0), *of_rank(1, updates=False))
-    assert not_left_out_by_all([copy], WHOLE, candidate) == (copy,)
+    assert fail_partial_steps([copy], WHOLE, candidate) == (copy,)

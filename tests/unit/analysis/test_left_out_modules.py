@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.made_results import tensor
-from ttrace.analysis.left_out_modules import left_out_modules
+from ttrace.analysis.recipes import fail_modules_left_out
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.results import TensorResult, Verdict
@@ -31,7 +31,7 @@ def judged(
     candidate: dict[str, list[str]] | None,
     reference: dict[str, list[str]] | None = RECIPE,
 ) -> TensorResult:
-    (found,) = left_out_modules([asked], reference, candidate)
+    (found,) = fail_modules_left_out([asked], reference, candidate)
     return found
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.unit.analysis.compare.test_judge import measure
-from ttrace.analysis.overflow import left_out
+from tests.support.grains import measure
+from ttrace.analysis.updates import excuse_overflowed_steps
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.results import TensorResult, Verdict
@@ -36,11 +36,11 @@ UPDATED = result("step1/a:param_after.weight", ONE, ONE)
 
 
 def verdict(*tensors: TensorResult) -> Verdict:
-    return left_out([*tensors])[0].verdict
+    return excuse_overflowed_steps([*tensors])[0].verdict
 
 
 def test_gradients_of_a_step_that_both_left_out_pass() -> None:
-    found = left_out([OVERFLOWED, *PARAMETERS, UPDATED])[0]
+    found = excuse_overflowed_steps([OVERFLOWED, *PARAMETERS, UPDATED])[0]
     assert (found.verdict, found.finding) == (Verdict.PASS, Finding.OVERFLOWED)
 
 

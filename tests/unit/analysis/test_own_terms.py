@@ -9,14 +9,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tests.unit.analysis.compare.test_grain import Run, fine, low
+from tests.support.grains import Run, fine, low
 from ttrace.analysis.compare import Asked, Measured
 from ttrace.analysis.compare.grain import between
-from ttrace.analysis.comparison import Compared
-from ttrace.analysis.own_terms import rounded_sums
+from ttrace.analysis.lost_bits import rounded_sums
+from ttrace.analysis.measuring import Compared
 from ttrace.core.ids import TensorId
 from ttrace.measure.accumulator import Accumulator
-from ttrace.measure.witnesses import Witnesses
+from ttrace.measure.rounding import Witnesses
 
 TERMS, SUM = "a:grad.weight", "a:main_grad.weight"
 ONE_TERM = low(count=2000)

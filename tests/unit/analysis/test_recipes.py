@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ttrace.analysis.recipes import other_formats, out_of_recipe
-from ttrace.core.quantising import WHOLE_NUMBERS
+from ttrace.core.quantised import WHOLE_NUMBERS
 
 E4M3, E5M2 = ["float8_e4m3fn"], ["float8_e5m2"]
 RECIPE = {f"layers.{layer}.mlp.{name}": E4M3 for layer in (0, 1) for name in ("w1", "w2")}

@@ -9,7 +9,7 @@ from tests.support import tiny_train
 from ttrace.analysis.check import check
 from ttrace.analysis.remarks import of_recipes
 from ttrace.core.finding import Topic
-from ttrace.core.quantising import WHOLE_NUMBERS
+from ttrace.core.quantised import WHOLE_NUMBERS
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.report.overall import note as told
 from ttrace.trace import journal

@@ -13,10 +13,10 @@ from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.readings import Statistic
 from ttrace.core.record import Record
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.measure.coincidence import SHIFTS, Coincidence
+from ttrace.core.statistics import Statistic
+from ttrace.measure.rounding import SHIFTS, Coincidence
 
 SHAPE = (64, 32)
 ALIKE = Coincidence(sums=(200.0, 3.0, -5.0, 1.0, 0.0), variance=100.0, size=1000.0)

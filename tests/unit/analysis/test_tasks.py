@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.jobs import Doubled
-from ttrace.analysis.tasks import Task, TaskTelling
+from ttrace.analysis.work import Task, TaskTelling
 
 TWO, ONE = ("noise", 2), ("candidate", 1)
 IN_ORDER = [("noise", 0, 2), ("noise", 1, 2), ("noise", 2, 2), ("candidate", 0, 1)]

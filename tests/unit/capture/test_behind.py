@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from tests.support.fake_arena import FakeArenaDevice, take_for_gpu
+from tests.support.late_values import Late
+from tests.support.outboxes import Traced, record_of
 from tests.support.threads import running_threads
-from tests.unit.capture.test_outbox import Traced, record_of
-from tests.unit.capture.test_pages import Late
-from ttrace.capture import behind, outbox
-from ttrace.capture.behind import Behind, Pauses
+from ttrace.capture import outbox, writers
 from ttrace.capture.items import Item, Unwritten
-from ttrace.capture.writers import Writers
+from ttrace.capture.writers import Behind, Pauses, Writers
 from ttrace.core.record import RankInfo
 from ttrace.trace import journal
 from ttrace.trace.segment import SegmentWriter
@@ -312,7 +311,7 @@ def test_a_thread_pauses_after_a_while_and_not_before(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(time, "sleep", slept.append)
     pause = Pauses()
-    for seconds in (0.0, behind._BUSY_S / 2, behind._BUSY_S / 3, behind._BUSY_S):
+    for seconds in (0.0, writers._BUSY_S / 2, writers._BUSY_S / 3, writers._BUSY_S):
         now[0] += seconds
         pause()
-    assert slept == [behind._PAUSE_S]
+    assert slept == [writers._PAUSE_S]

@@ -13,14 +13,12 @@ from torch import nn
 
 from tests.support.capturing import Calling, Recorded, read
 from ttrace.adapters.registry import find_adapter
-from ttrace.capture.boundary import Boundary
+from ttrace.capture.boundary import Boundary, Tapping, Watching
 from ttrace.capture.context import StepContext
 from ttrace.capture.hooks import ModuleHooks
 from ttrace.capture.noise import Noise
 from ttrace.capture.overwrite import Overwriter
 from ttrace.capture.recorder import Recorder
-from ttrace.capture.tapping import Tapping
-from ttrace.capture.watching import Watching
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo, Summary
 from ttrace.trace.writer import TraceWriter

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from tests.support.capturing import attach
 from ttrace.capture.code import is_own
-from ttrace.core.code import CLIPPING, UPDATE, Code
+from ttrace.core.record import CLIPPING, UPDATE, Code
 from ttrace.trace.reader import Trace
 
 HERE = "tests/unit/capture/test_code.py"

@@ -87,6 +87,7 @@ def test_the_hooks_of_the_model_itself_are_no_inert_ones(model: Small, tmp_path:
     assert len(hooks_of(model)) == 9
 
 
+@pytest.mark.flow
 def test_a_saved_model_is_loaded_by_a_process_that_traces_nothing(
     model: Small, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ttrace.capture.garbage import _OBJECTS, fewer_collections
+from ttrace.capture.step import _OBJECTS, fewer_collections
 
 OWN = (700, 11, 12)
 

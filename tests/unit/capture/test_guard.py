@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import ttrace
 from tests.support.capturing import attach, hook_count, read
 from ttrace.adapters.native.adapter import NativeAdapter
+from ttrace.capture.backward import BackwardPasses
 from ttrace.capture.calls import Calls
 from ttrace.capture.clipping import Clipping
 from ttrace.capture.guard import Guard, Hook
-from ttrace.capture.passes import BackwardPasses
 from ttrace.capture.recorder import Recorder
 from ttrace.capture.settings import OUT
 from ttrace.capture.update import Update

@@ -14,7 +14,7 @@ from ttrace.adapters.base import Adapter
 from ttrace.adapters.registry import find_adapter
 from ttrace.capture.clipping import watch_clipping, watch_scaling
 from ttrace.capture.hyperparameters import Hyperparameters
-from ttrace.core.hyperparameter import Owner
+from ttrace.core.record import Owner
 from ttrace.trace.reader import Trace
 
 

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from tests.support.fake_arena import FakeArenaDevice
-from tests.unit.capture.test_outbox import record_of
-from ttrace.capture.items import Sent, SheetItem, Written
-from ttrace.capture.sheets import Sheet
+from tests.support.outboxes import record_of
+from ttrace.capture.items import Sent, Sheet, SheetItem, Written
 from ttrace.core.record import Location
 from ttrace.trace.arena import Arena
 from ttrace.trace.fingerprint import FingerprintPayload
-from ttrace.trace.line_form import line_of
+from ttrace.trace.journal import line_of
 
 TENSORS = [torch.ones(3), torch.zeros(5)]
 RECORDS = [record_of(number, tensor) for number, tensor in enumerate(TENSORS)]

@@ -16,7 +16,7 @@ from tests.support.capturing import Calling, Recorded, record
 from tests.support.kept import Kept, trained
 from ttrace.adapters.base import BoundarySpec, somewhere
 from ttrace.adapters.registry import find_adapter
-from ttrace.capture.kept import as_kept
+from ttrace.capture.recorder import as_kept
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record
 from ttrace.trace.fingerprint import is_fingerprint

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from tests.support.fake_arena import FakeArenaDevice, take_for_gpu
-from tests.unit.capture.test_outbox import Traced, record_of
-from tests.unit.capture.test_pages import Late
+from tests.support.late_values import Late
+from tests.support.outboxes import Traced, record_of
 from ttrace.capture import outbox
-from ttrace.capture.items import Repeat, Sent
-from ttrace.capture.sheets import SMALL_BYTES
+from ttrace.capture.items import SMALL_BYTES, Repeat, Sent
 from ttrace.core.layout import Layout
 from ttrace.core.record import PayloadRef, Record
 from ttrace.trace.fingerprint import FingerprintPayload

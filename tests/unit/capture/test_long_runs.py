@@ -21,9 +21,8 @@ from tests.support import tiny_train
 from tests.support.invoking import invoke
 from ttrace.capture.settings import Settings
 from ttrace.errors import UsageError
-from ttrace.trace.progress import is_recorded
+from ttrace.trace.progress import is_recorded, keep_common_steps
 from ttrace.trace.reader import RankTrace, Trace
-from ttrace.trace.resume import keep_common_steps
 from ttrace.trace.spans import SpanReader
 
 SCRIPT = Path(tiny_train.__file__)
@@ -92,6 +91,7 @@ class TestEvery:
         assert result.exit_code == 0
         assert {tensor.id.step for tensor in result.tensors} == {0, 5, 10}
 
+    @pytest.mark.flow
     def test_by_the_command_line(self, tmp_path: Path) -> None:
         words = (sys.executable, SCRIPT, "--light", "--steps", 6)
         outcome = invoke("run", "--out", tmp_path / "a", "--steps", 2, "--every", 4, "--", *words)
@@ -129,6 +129,7 @@ class TestMaxBytes:
         assert found.summary is not None
         assert any("--max-bytes leaves 262,144" in fault for fault in found.summary.faults)
 
+    @pytest.mark.flow
     @pytest.mark.parametrize(
         ("size", "is_one"), [("500MB", True), ("1.5gb", True), ("7", True), ("much", False)]
     )
@@ -141,6 +142,7 @@ class TestMaxBytes:
 
 
 class TestResume:
+    @pytest.mark.flow
     def test_keeps_the_steps_before_the_kill(self, tmp_path: Path) -> None:
         killed(tmp_path, 9, dies_in=2, steps=4)
         before = recorded(tmp_path)
@@ -153,11 +155,13 @@ class TestResume:
         whole = [record for record in before.records if record.id.step < 2]
         assert found.records[: len(whole)] == tuple(whole)
 
+    @pytest.mark.flow
     def test_goes_on_after_any_number_of_kills(self, tmp_path: Path) -> None:
         for _ in range(4):
             killed(tmp_path, 9, dies_in=1, steps=6, resume=True)
         assert recorded(tmp_path).steps == (0, 1, 2, 3)
 
+    @pytest.mark.flow
     def test_that_fails_at_once_takes_nothing_away(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -176,6 +180,7 @@ class TestResume:
         with pytest.raises(UsageError, match="is whole, its run came to the end"):
             keep_common_steps(tmp_path)
 
+    @pytest.mark.flow
     def test_keeps_what_all_ranks_have(self, tmp_path: Path) -> None:
         """One rank was killed a step later than the other."""
         for rank, dies_in in ((0, 3), (1, 2)):
@@ -185,6 +190,7 @@ class TestResume:
         assert keep_common_steps(tmp_path) == (0, 1)
         assert [trace.steps for trace in Trace.open(tmp_path).ranks.values()] == [(0, 1), (0, 1)]
 
+    @pytest.mark.flow
     def test_by_the_command_line(self, tmp_path: Path) -> None:
         run = ("run", "--out", tmp_path / "a", "--steps", 3)
         script = tmp_path / "train.py"
@@ -206,7 +212,8 @@ def test_steps_that_only_some_ranks_had_room_for_are_left_out(tmp_path: Path) ->
     assert all(told in rank.notes for rank in trace.ranks.values())
 
 
-@pytest.mark.parametrize("made", [600, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.flow
+@pytest.mark.parametrize("made", [600, pytest.param(10_000, marks=pytest.mark.flow)])
 def test_memory_stays_flat(tmp_path: Path, made: int) -> None:
     settings = Settings(folder=tmp_path, steps=made, every=made // 10)
     model = nn.Linear(4, 4)

@@ -74,6 +74,7 @@ def test_an_untraced_loss_is_handed_back() -> None:
     assert ttrace.attach(nn.Linear(1, 1)).loss(loss) is loss
 
 
+@pytest.mark.flow
 def test_importing_and_attaching_an_untraced_run_loads_no_framework() -> None:
     """The second list shows that the first could have been something else than empty."""
     script = """

@@ -17,54 +17,18 @@ import torch
 import xxhash
 
 from tests.support.int8_blocks import Int8Blocks
+from tests.support.outboxes import Traced, record_of
 from tests.support.threads import running_threads
 from ttrace.capture import memory, outbox, writers
 from ttrace.capture.items import Repeat
 from ttrace.capture.memory import HostMemory, Portion, Stalled
-from ttrace.capture.outbox import Outbox
 from ttrace.capture.writers import Writers
-from ttrace.core.ids import TensorId
-from ttrace.core.record import PayloadRef, RankInfo, Record, Summary
-from ttrace.trace.dtypes import dtype_name
+from ttrace.core.record import PayloadRef, Record
 from ttrace.trace.payload import FullPayload, tensor_bytes
-from ttrace.trace.reader import Trace
-from ttrace.trace.segment_file import Reserved
-from ttrace.trace.spans import SpanReader
+from ttrace.trace.segment import Reserved
 from ttrace.trace.writer import TraceWriter
 
 RING = 1 << 16
-
-
-def record_of(number: int, tensor: torch.Tensor) -> Record:
-    return Record(
-        id=TensorId.parse(f"step0/m{number}:output.0"),
-        rank=0,
-        sequence=number,
-        dtype=dtype_name(tensor.dtype),
-        shape=tuple(tensor.shape),
-    )
-
-
-class Traced:
-    """A trace, its outbox, and what can be read of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.writer = TraceWriter(folder, RankInfo(rank=0, world_size=1))
-        self.box = Outbox(self.writer)
-
-    def put(self, number: int, tensor: torch.Tensor, **how: Any) -> Any:
-        return self.box.put(record_of(number, tensor), tensor, **how)
-
-    def close(self) -> None:
-        self.writer.close(Summary(steps=1, hooks_expected=0, hooks_fired=0))
-
-    def records(self) -> tuple[Record, ...]:
-        return tuple(Trace.open(self._folder).ranks[0].records)
-
-    def values(self) -> list[torch.Tensor]:
-        with SpanReader(self._folder) as spans:
-            return [spans.load(record) for record in self.records()]
 
 
 @pytest.fixture(params=[0, 3000, 1 << 30], ids=["threads", "both", "hooks"])
@@ -343,6 +307,7 @@ class TestThreads:
             traced.box.flush()
             assert running_threads() == 1
 
+    @pytest.mark.flow
     def test_a_child_that_is_forked_in_a_step_goes_its_own_way(self, traced: Traced) -> None:
         traced.put(0, torch.ones(100))
         child = os.fork()

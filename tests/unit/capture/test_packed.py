@@ -13,8 +13,7 @@ import yaml
 from torch import nn
 
 import ttrace
-from ttrace.capture.packed import pack, unpack
-from ttrace.capture.settings import OUT, PACKED, STEPS, Settings, is_asked, unpacked
+from ttrace.capture.settings import OUT, PACKED, STEPS, Settings, is_asked, pack, unpack, unpacked
 from ttrace.errors import UsageError
 
 HOSTILE = {
@@ -41,6 +40,7 @@ def nested(script: str, depth: int) -> str:
     return script if depth == 0 else nested(f"sh -c {shlex.quote(script)}", depth - 1)
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize(
     "script",
     [
@@ -61,6 +61,7 @@ def test_no_shell_changes_it(script: str) -> None:
     assert unpack(said(script)) == HOSTILE
 
 
+@pytest.mark.flow
 def test_a_plain_value_would_be_changed() -> None:
     """The companion: the same ways change what is not packed."""
     assert said('sh -c "echo $W"', W="a  $HOME 'b'") != "a  $HOME 'b'"

@@ -12,28 +12,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from tests.unit.capture.test_outbox import Traced, record_of
+from tests.support.late_values import Late
+from tests.support.outboxes import Traced, record_of
 from ttrace.capture.items import Repeat
 from ttrace.core.record import Record
-from ttrace.trace.payload import FullPayload, tensor_bytes
 from ttrace.trace.segment import SegmentWriter
-
-
-class Late(FullPayload):
-    """Gives its bytes when the step is over; a fault is one of computing them."""
-
-    def __init__(self, fault: Exception | None = None) -> None:
-        self._fault = fault
-
-    def encode(self, record: Record, tensor: torch.Tensor) -> Any:
-        data = tensor_bytes(tensor.clone())
-
-        def give() -> memoryview:
-            if self._fault is not None:
-                raise self._fault
-            return data
-
-        return record, give
 
 
 @pytest.fixture

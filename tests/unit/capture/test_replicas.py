@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from ttrace.capture.replicas.comparison import Roll, World, names_of
 from ttrace.capture.replicas.held import ReplicaName
-from ttrace.capture.replicas.roll import Roll, World, names_of
 from ttrace.core.drift import SharedKind
 
 GRADIENT, PARAMETER, BUFFER = SharedKind

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ttrace.capture.ring import Ring, Stretch
+from ttrace.capture.memory import Ring, Stretch
 
 SIZE = 1000
 

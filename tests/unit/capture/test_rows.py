@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ttrace.adapters.base import SentTokens
-from ttrace.capture.rows import dense_rows
+from ttrace.capture.recorder import dense_rows
 from ttrace.core.layout import Layout
 
 LOCAL = torch.arange(12.0).view(4, 3) + 1

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from tests.support.capturing import record
 from ttrace.core.layout import Run
-from ttrace.core.sample_blocks import SampleBlocks
 from ttrace.errors import UsageError
-from ttrace.trace.sample_blocks_file import read_blocks, write_blocks
+from ttrace.trace.plan import SampleBlocks, read_blocks, write_blocks
 
 IN_TURNS = ((Run(0, 1), Run(2, 1)), (Run(1, 1), Run(3, 1)))
 HALVES = ((Run(0, 2),), (Run(2, 2),))

@@ -15,7 +15,7 @@ from tests.support.capturing import Recorded
 from tests.support.fake_arena import FakeArenaDevice, LateEvent, take_for_gpu
 from tests.support.sheets_run import SUMS, model_of_two, trained
 from ttrace.adapters.registry import find_adapter
-from ttrace.capture.sheets import SMALL_BYTES, OwnTensor, Sheet, Sheets
+from ttrace.capture.items import SMALL_BYTES, OwnTensor, Sheet, Sheets
 from ttrace.core.ids import Kind
 from ttrace.core.layout import Layout
 from ttrace.core.record import Record

@@ -10,8 +10,8 @@ import torch
 
 from tests.support.fake_arena import FakeArenaDevice
 from tests.support.int8_blocks import Int8Blocks
+from tests.support.payload_packages import install
 from tests.support.sheets_run import trained
-from tests.unit.trace.test_payload import install
 from ttrace.trace.payloads import forget_installed
 
 

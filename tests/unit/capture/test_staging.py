@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.fake_gpu import FakeGpu
-from ttrace.capture import outbox, staging
+from ttrace.capture import memory, outbox
 from ttrace.capture.memory import HostMemory, pieces
 from ttrace.capture.outbox import Outbox
 from ttrace.core.ids import TensorId
@@ -42,7 +42,7 @@ def put_all(
     """Record tensors of a device that changes each one right after that; what the trace has."""
     monkeypatch.setattr(outbox, "_CUDA", "cpu")
     monkeypatch.setattr(outbox, "PINNED_BYTES", PINNED)
-    monkeypatch.setattr(staging, "_LEAST_BYTES", STAGE)
+    monkeypatch.setattr(memory, "_LEAST_BYTES", STAGE)
 
     def unpinned(size: int, is_emptied: Any, *, is_pinned: bool = False) -> HostMemory:
         assert is_pinned
@@ -103,15 +103,15 @@ def test_streams_that_do_not_wait_would_be_seen(
 )
 def test_the_stage_is_a_hundredth_of_what_the_run_has(allocated: int, stage: int) -> None:
     gpu = FakeGpu(allocated_bytes=allocated)
-    staging.Staging(gpu, HostMemory(1 << 10, lambda: True))
+    memory.Staging(gpu, HostMemory(1 << 10, lambda: True))
     assert gpu.sizes == [stage]
 
 
 def test_the_stage_grows_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "_LEAST_BYTES", STAGE)
+    monkeypatch.setattr(memory, "_LEAST_BYTES", STAGE)
     gpu = FakeGpu()
     host = HostMemory(1 << 20, lambda: True)
-    stage = staging.Staging(gpu, host)
+    stage = memory.Staging(gpu, host)
     gpu._allocated_bytes = 10 * 100 * STAGE
     for _ in range(70):
         for portion in stage.portions(torch.ones(STAGE, dtype=torch.uint8)):

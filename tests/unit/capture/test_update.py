@@ -15,8 +15,8 @@ from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_, clip_gr
 from tests.support.capturing import Recorded, attach, record
 from ttrace.adapters.base import Adapter
 from ttrace.adapters.registry import registered
-from ttrace.capture.buffers import Buffers
 from ttrace.capture.tracer import OffTracer
+from ttrace.capture.update import Buffers
 
 BY_NORM: dict[str, Callable[[Any], object]] = {
     "imported name": lambda parameters: clip_grad_norm_(parameters, 0.01),

@@ -14,6 +14,8 @@ from tests.support import tiny_train
 from tests.support.invoking import invoke
 from ttrace.cli import app
 
+pytestmark = pytest.mark.flow
+
 SCRIPT = """
 import torch, ttrace
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
@@ -61,6 +63,23 @@ def test_what_is_not_seen_is_said(old: str, new: str, said: str) -> None:
     code, text = doctor(SCRIPT.replace(old, new))
     assert said in text
     assert code == (0 if "optimizers" in said else 2)
+
+
+def test_a_stated_run_is_said_beside_the_traced_one(tmp_path: Path) -> None:
+    stated = ("--scale", "ranks=8,layers=4", "--json", tmp_path / "found.json")
+    code, said = doctor(SCRIPT, *stated)
+    assert code == 0
+    assert "diff 3 runs (reference, perturbed, candidate) take about" in said
+    assert "scaled 8 ranks, 4 layers (2 traced), 1 step: in a run a rank records about" in said
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["scaled"]["bytes_per_rank"] > found["bytes_per_rank"]
+    assert found["scaled"]["seconds"] > found["command_seconds"] > found["seconds"]
+
+
+def test_what_states_no_run_is_refused_before_anything_runs() -> None:
+    code, said = doctor("raise SystemExit(7)", "--scale", "ranks=8,width=4")
+    assert code == 3
+    assert "--scale cannot use 'width=4'" in said
 
 
 def test_what_cannot_be_attached_is_said() -> None:

@@ -118,14 +118,14 @@ class TestNotComparable:
     def test_a_missing_rank_is_named(self, good: Path) -> None:
         edit_manifest(good, world_size=3)
         outcome = check(good, good)
-        outcome.require(2, f"the reference {good} has no trace of rank(s) 1, 2 of 3", "share")
+        outcome.require(2, f"the reference {good} has no trace of ranks 1, 2 of 3", "share")
 
     def test_a_rank_that_did_not_finish_is_named(self, good: Path, tmp_path: Path) -> None:
         failed = tmp_path / "failed"
         with pytest.raises(SystemExit):
             tiny_train.record(failed, "--fail")
         outcome = check(good, failed)
-        outcome.require(2, f"rank(s) 0 of the candidate {failed} did not come to the end", "again")
+        outcome.require(2, f"rank 0 of the candidate {failed} did not come to the end", "again")
         invoke("show", failed).require(0, "unfinished ranks 0")
 
     def test_a_perturbed_reference_without_noise(self, recorded: Path, good: Path) -> None:
@@ -269,6 +269,7 @@ class TestFullDisk:
         outcome = check(torn, recorded / "good", recorded / "good-noisy")
         outcome.require(2, "the reference could not be recorded whole", "No space left on device")
 
+    @pytest.mark.flow
     def test_is_told_by_run(self, torn: Path, tmp_path: Path) -> None:
         outcome = invoke("run", "--out", tmp_path / "out", "--", "sh", "-c", replay(torn))
         outcome.require(2, "the trace is not whole", "1 fault:", "No space left on device")
@@ -279,6 +280,7 @@ class TestFullDisk:
         check(ours, theirs).require(1, "NOT EQUIVALENT: b, missing")
         check(theirs, ours).require(0, "1 extra")
 
+    @pytest.mark.flow
     def test_training_goes_on_to_the_same_weights(self, recorded: Path, tmp_path: Path) -> None:
         """A real limit, so low that not one tensor is recorded, in a process of its own."""
         script = [sys.executable, str(ROOT / "tests" / "support" / "tiny_train.py"), "--light"]

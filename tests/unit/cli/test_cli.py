@@ -17,8 +17,7 @@ from typer.models import OptionInfo
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, check_golden, invoke, replay, strict_json
 from ttrace.analysis import check as pipeline
-from ttrace.capture.packed import pack
-from ttrace.capture.settings import PACKED, Settings
+from ttrace.capture.settings import PACKED, Settings, pack
 from ttrace.cli import app, screen
 from ttrace.demo.bugs import BUGS
 
@@ -198,6 +197,7 @@ class TestJson:
             assert isinstance(data, dict)
             assert data[key] == value
 
+    @pytest.mark.flow
     @pytest.mark.parametrize("name", COMMANDS)
     def test_to_standard_output_is_alone_there(
         self, name: str, traces: Path, tmp_path: Path
@@ -216,6 +216,7 @@ class TestJson:
         outcome.require(3, "nobody reads")
         self.check("check", strict_json(file.read_text()))
 
+    @pytest.mark.flow
     @pytest.mark.parametrize("name", COMMANDS)
     def test_to_a_file_leaves_the_text(self, name: str, traces: Path, tmp_path: Path) -> None:
         file = tmp_path / "result.json"
@@ -261,6 +262,7 @@ class TestShow:
         assert [line.split()[0] for line in outcome.out.splitlines()] == [b.name for b in BUGS]
 
 
+@pytest.mark.flow
 class TestDiff:
     def test_keeps_the_traces_and_the_result(self, traces: Path, tmp_path: Path) -> None:
         outcome = invoke(*arguments_of("diff", traces, tmp_path), "--perturbed-runs", "2")
@@ -336,6 +338,7 @@ class TestIsolationByHand:
         asked = ("check", good, good, "--isolated", tmp_path, "--repeated", good)
         invoke(*asked).require(3, "--repeated says nothing of an isolated run")
 
+    @pytest.mark.flow
     def test_tells_the_command_how_it_is_traced(self, traces: Path, tmp_path: Path) -> None:
         (tmp_path / "plans").mkdir()
         (tmp_path / "plans" / "plan-00000.json").touch()
@@ -352,6 +355,7 @@ class TestIsolationByHand:
         assert told == settings.to_environment() | packed
 
 
+@pytest.mark.flow
 class TestProcesses:
     """As a user calls it; every process pays for importing torch, so there are few."""
 

@@ -13,7 +13,7 @@ from tests.support.invoking import invoke, replay
 from tests.support.made_results import made
 from ttrace.capture.settings import Settings
 from ttrace.cli import screen
-from ttrace.cli.telling import spoken, telling
+from ttrace.cli.screen import spoken, telling
 from ttrace.errors import CommandFailed
 from ttrace.lab.run import TracedRun
 from ttrace.report.json_file import render
@@ -26,6 +26,7 @@ def diff(traces: Path, out: Path) -> tuple[object, ...]:
     return ("diff", *sides, "--out", out, "--no-isolate")
 
 
+@pytest.mark.flow
 class TestPage:
     def test_is_left_in_the_folder_also_where_another_is_asked_for(
         self, traces: Path, tmp_path: Path
@@ -55,22 +56,26 @@ PLAIN += ["run 3 of 3: perturbed reference, N s", "compared 38 tensors, N s"]
 
 
 class TestProgressInAPipe:
+    @pytest.mark.flow
     def test_says_what_a_run_cost(self, traces: Path, tmp_path: Path) -> None:
         first = invoke(*diff(traces, tmp_path / "out")).err.splitlines()[0]
         assert re.fullmatch(
             r"run 1 of 3: reference, [\d.]+ s, [\d.]+ KB, hooks \d+% of the step", first
         )
 
+    @pytest.mark.flow
     def test_is_a_line_for_each_run_and_comparison(self, traces: Path, tmp_path: Path) -> None:
         outcome = invoke(*diff(traces, tmp_path / "out"))
         assert lines(outcome.err) == PLAIN
         assert outcome.out.startswith("NOT EQUIVALENT: second")
 
+    @pytest.mark.flow
     def test_leaves_json_alone_on_standard_output(self, traces: Path, tmp_path: Path) -> None:
         outcome = invoke(*diff(traces, tmp_path / "out"), "--json", "-")
         assert outcome.json["exit_code"] == 1
         assert lines(outcome.err)[:4] == PLAIN
 
+    @pytest.mark.flow
     def test_counts_the_runs_that_were_asked_for(self, traces: Path, tmp_path: Path) -> None:
         more = ("--perturbed-runs", "2", "--repeat-reference")
         outcome = invoke(*diff(traces, tmp_path / "out"), *more)
@@ -83,6 +88,7 @@ class TestProgressInAPipe:
             "compared 38 tensors, N s",
         ]
 
+    @pytest.mark.flow
     def test_says_which_run_failed(self, traces: Path, tmp_path: Path) -> None:
         sides = ("--reference", replay(traces / "good"), "--candidate", "false")
         outcome = invoke("diff", *sides, "--out", tmp_path / "out")

@@ -12,6 +12,8 @@ from ttrace.capture.settings import WATCH
 from ttrace.core.drift import Drift, SharedKind, WatchedRun, versions_of
 from ttrace.trace.watch_file import read_watched, write_watched
 
+pytestmark = pytest.mark.flow
+
 DRIFT = Drift(
     step=3,
     kind=SharedKind.PARAMETER,

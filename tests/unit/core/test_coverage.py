@@ -8,9 +8,16 @@ from dataclasses import replace
 import pytest
 
 from tests.support.made_results import made
-from ttrace.core.coverage import Coverage, Lost, StepPart
 from ttrace.core.ids import Kind
-from ttrace.core.results import CheckResult, Outcome, TensorResult, Verdict
+from ttrace.core.results import (
+    CheckResult,
+    Coverage,
+    Lost,
+    Outcome,
+    StepPart,
+    TensorResult,
+    Verdict,
+)
 
 WHOLE = made(2)
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from ttrace.core.door import from_dict, parse_json, read_bounded
+from ttrace.core.door import Refused, from_dict, parse_json, read_bounded
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.limits import AtMost, Between, Digest, Label
-from ttrace.core.refused import Refused
 from ttrace.errors import UsageError
 
 

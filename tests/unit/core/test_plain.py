@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ttrace.core.door import from_dict
+from ttrace.core.door import INLINE, from_dict, key, to_dict
 from ttrace.core.ids import TensorId
-from ttrace.core.plain import INLINE, key, to_dict
 
 
 class Colour(StrEnum):

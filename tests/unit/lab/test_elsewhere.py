@@ -24,17 +24,25 @@ from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import elsewhere
 from ttrace.lab.launch import run_command
 from ttrace.lab.run import Elsewhere, TracedRun
-from ttrace.trace.progress import read_death, write_refusal
+from ttrace.trace.progress import (
+    WorldStanding,
+    last_step,
+    read_death,
+    standing,
+    trail,
+    write_refusal,
+)
 from ttrace.trace.reader import Trace
-from ttrace.trace.standing import WorldStanding, last_step, standing, trail
 from ttrace.trace.writer import TraceWriter
+
+pytestmark = pytest.mark.flow
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elsewhere, "_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(elsewhere, "_TELL_SECONDS", 0.0)
-    monkeypatch.setattr(elsewhere, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(elsewhere, "PATIENCE_SECONDS", 0.2)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ttrace.lab import isolation
 from ttrace.lab import series as lab
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import WorkerPool
-from ttrace.lab.local import LocalExecutor
+from ttrace.lab.launch import LocalExecutor
 from ttrace.lab.run import Function, TracedRun
 from ttrace.trace.store import local_path
 from ttrace.trace.writer import TraceWriter
@@ -209,6 +209,7 @@ class TestFunctions:
         with pytest.raises(UsageError, match="never overwritten"):
             self.diff(Function(train), tmp_path, pool)
 
+    @pytest.mark.flow
     def test_on_more_ranks_than_workers_get_more_workers(self) -> None:
         pool = WorkerPool(1)
         try:

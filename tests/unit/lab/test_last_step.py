@@ -12,14 +12,16 @@ import torch
 
 from tests.support import tiny_train
 from tests.support.invoking import invoke, replay
+from tests.support.launching import run
 from tests.support.processes import is_running, wait_until
-from tests.unit.lab.test_launch import run
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CommandFailed
 from ttrace.lab import launch
 from ttrace.trace.reader import Trace
 from ttrace.trace.writer import TraceWriter
+
+pytestmark = pytest.mark.flow
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ class TestLastStep:
 
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(launch, "_PATIENCE_SECONDS", 0.3)
+        monkeypatch.setattr(launch, "PATIENCE_SECONDS", 0.3)
         monkeypatch.setattr(launch, "_LOOK_SECONDS", 0.05)
 
     def test_is_where_a_command_is_stopped(self, trace: Path, tmp_path: Path) -> None:

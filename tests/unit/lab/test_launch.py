@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -16,16 +15,18 @@ import torch
 
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, invoke, replay
+from tests.support.launching import failure, run
 from tests.support.processes import is_running, wait_until
-from ttrace.capture.settings import NOISE_SEED, OUT, STEPS, Settings
+from ttrace.capture.settings import NOISE_SEED, OUT, STEPS
 from ttrace.core.ids import TensorId
 from ttrace.core.record import RankInfo, Record, Summary
-from ttrace.errors import CommandFailed, UsageError
+from ttrace.errors import UsageError
 from ttrace.lab import launch
-from ttrace.lab.launch import prepare_folder, run_command
-from ttrace.lab.run import TracedRun
+from ttrace.lab.launch import prepare_folder
 from ttrace.trace.progress import read_refusals
 from ttrace.trace.writer import TraceWriter
+
+pytestmark = pytest.mark.flow
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +35,6 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_train.record(folder)
     tiny_train.record(folder.with_name("good-noisy"), noise_seed=1)
     return folder
-
-
-def run(command: str, folder: Path, *, timeout_seconds: float = 60.0, **how: Any) -> TracedRun:
-    settings = Settings(folder=folder, **how)
-    made = TracedRun(
-        name="candidate", work=command, settings=settings, timeout_seconds=timeout_seconds
-    )
-    run_command(made, command)
-    return made
-
-
-def failure(command: str, folder: Path, timeout_seconds: float = 60.0) -> str:
-    with pytest.raises(CommandFailed) as raised:
-        run(command, folder, timeout_seconds=timeout_seconds)
-    return str(raised.value)
 
 
 class TestCommand:

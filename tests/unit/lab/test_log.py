@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import tiny_train
 from tests.support.invoking import invoke, replay
-from tests.unit.lab.test_launch import failure, run
+from tests.support.launching import failure, run
 from ttrace.capture.settings import Settings
 from ttrace.lab import launch, supervisor
 from ttrace.lab.run import TracedRun
@@ -29,6 +29,7 @@ def writes(mib: int) -> str:
     return f"head -c {mib}M /dev/zero | tr '\\0' x"
 
 
+@pytest.mark.flow
 class TestLongLog:
     def test_keeps_how_it_began_and_how_it_ended(self, trace: Path, tmp_path: Path) -> None:
         command = f"echo began; {writes(90)}; {writes(90)}; echo; echo ended; {replay(trace)}"
@@ -51,7 +52,7 @@ class TestLongLog:
     def test_ends_with_the_words_of_ttrace(
         self, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(launch, "_PATIENCE_SECONDS", 0.3)
+        monkeypatch.setattr(launch, "PATIENCE_SECONDS", 0.3)
         command = f"{writes(100)}; {replay(trace)}; sleep 600"
         log = run(command, tmp_path / "out").log
         assert log.stat().st_size < KEPT + 1000
@@ -92,6 +93,7 @@ class TestTail:
         text = f"cause\n[{launch._TORCHRUN_SUMMARY}:5]\nmore\n".encode()
         assert self.tail(tmp_path, text).splitlines()[1:] == ["cause"]
 
+    @pytest.mark.flow
     def test_reaches_the_terminal_as_text(self, tmp_path: Path) -> None:
         says = r"printf 'a\033[2J\n::error::b\n\302\233c\n'; exit 1"
         outcome = invoke("run", "--out", tmp_path / "out", "--", "sh", "-c", says)

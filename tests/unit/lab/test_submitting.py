@@ -6,7 +6,7 @@ import pytest
 
 from ttrace.capture.settings import PACKED
 from ttrace.errors import UsageError
-from ttrace.lab.submitting import require_handed_on, starts_elsewhere
+from ttrace.lab.elsewhere import require_handed_on, starts_elsewhere
 
 
 @pytest.mark.parametrize(

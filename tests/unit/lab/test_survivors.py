@@ -16,10 +16,12 @@ import pytest
 
 from tests.support import tiny_train
 from tests.support.invoking import replay
+from tests.support.launching import failure, run
 from tests.support.processes import is_running, starts_survivors, survivors, wait_until
-from tests.unit.lab.test_launch import failure, run
 from ttrace.errors import CommandFailed
 from ttrace.lab import launch, supervisor
+
+pytestmark = pytest.mark.flow
 
 PR_GET_CHILD_SUBREAPER = 37
 # The command line with less patience for those that do not listen.
@@ -47,7 +49,7 @@ def pids(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(launch, "_PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(launch, "PATIENCE_SECONDS", 0.3)
     monkeypatch.setattr(launch, "_LOOK_SECONDS", 0.05)
 
 

@@ -10,14 +10,14 @@ from torch import nn
 
 import ttrace
 from tests.support.coarse_layer import train
-from ttrace.core.undone import Undone
+from ttrace.core.quantised import Undone
 from ttrace.core.whatif import Answer, WhatIf
 from ttrace.errors import CannotCompare, UsageError
 from ttrace.lab.functions import WorkerPool
 from ttrace.lab.run import Function, TracedRun
 from ttrace.lab.whatif import undone_in
 
-pytestmark = pytest.mark.slow  # many runs
+pytestmark = pytest.mark.flow  # many runs
 REFERENCE = Function(train, arguments=(None, False))
 FINE = 1e-4  # of a share: what fp32 leaves of scales that are powers of two
 

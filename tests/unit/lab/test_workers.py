@@ -14,8 +14,10 @@ import pytest
 import torch.distributed as dist
 
 from tests.support.processes import is_running, starts_survivors, survivors, wait_until
-from ttrace.lab import functions
+from ttrace.lab import functions, supervisor
 from ttrace.lab.functions import WorkerPool
+
+pytestmark = pytest.mark.flow
 
 
 def leaves_survivors(command: str, worker: str) -> None:
@@ -110,6 +112,6 @@ def test_they_end_with_a_process_that_does_not_close_its_pool(
             time.sleep(0.5)
             process.kill()
         process.wait(30)
-    seconds = 0.0 if how == "end" else 2.0 + functions._LOOK_SECONDS
+    seconds = 0.0 if how == "end" else 2.0 + supervisor.LOOK_SECONDS
     wait_until(lambda: not is_running(int(worker.read_text())), seconds)
     wait_until(lambda: survivors(pids) == {}, seconds)

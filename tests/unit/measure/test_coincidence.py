@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ttrace.measure.coincidence import Coincidence, coincidence, roundings
+from ttrace.measure.rounding import Coincidence, coincidence, roundings
 
 SHAPE = (64, 48)
 

@@ -12,15 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core.door import from_dict
-from ttrace.core.plain import to_dict
+from ttrace.core.door import from_dict, to_dict
 from ttrace.core.statistics import Slice, Statistics
+from ttrace.measure import accumulator as accumulator_module
 from ttrace.measure import kernel as kernel_module
-from ttrace.measure import slices as slices_module
 from ttrace.measure.accumulator import Accumulator
-from ttrace.measure.kernel import CompiledKernel, load_library
-from ttrace.measure.kernel_numpy import PythonKernel
-from ttrace.measure.sums import Kernel
+from ttrace.measure.kernel import CompiledKernel, Kernel, PythonKernel, load_library
 from ttrace.trace.blocks import blocks
 
 LIBRARY = load_library(Path(kernel_module.__file__).with_name("_kernel.so"))
@@ -164,7 +161,7 @@ def test_equal_tensors_have_no_worst_place(kernel: Kernel) -> None:
 def test_a_dim_too_long_for_memory_is_not_sliced(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices_module, "_LONGEST", 40)
+    monkeypatch.setattr(accumulator_module, "_LONGEST", 40)
     reference, candidate = noisy_pair((3, 50, 8), torch.float32)
     found = measure(reference, candidate, kernel)
     assert [worst.dims for worst in found.slices] == [(0, 1), (0,), (2,)]

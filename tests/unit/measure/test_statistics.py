@@ -17,21 +17,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttrace.core.door import from_dict
+from ttrace.core.door import from_dict, to_dict
 from ttrace.core.formats import format_of
-from ttrace.core.plain import to_dict
 from ttrace.core.statistics import Statistics
 from ttrace.errors import UsageError
 from ttrace.measure import kernel as kernel_module
 from ttrace.measure.accumulator import Accumulator
 from ttrace.measure.kernel import (
     CompiledKernel,
+    Kernel,
+    PythonKernel,
+    Sums,
     compiled_library,
     default_kernel,
     load_library,
 )
-from ttrace.measure.kernel_numpy import PythonKernel
-from ttrace.measure.sums import Kernel, Sums
 from ttrace.trace.dtypes import dtype_name
 
 LIBRARY = load_library(Path(kernel_module.__file__).with_name("_kernel.so"))

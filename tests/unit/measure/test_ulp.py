@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from ttrace.measure import ulp
+from ttrace.measure.rounding import bits_of, count_magnitudes, count_ulps_between
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 def distance(left: float, right: float, dtype: torch.dtype) -> int:
-    a, b = (ulp.bits_of(torch.tensor([value], dtype=dtype)) for value in (left, right))
-    return int(ulp.distances(a, b)[0])
+    a, b = (bits_of(torch.tensor([value], dtype=dtype)) for value in (left, right))
+    return int(count_ulps_between(a, b)[0])
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -42,12 +42,12 @@ def test_the_way_from_end_to_end_does_not_overflow(dtype: torch.dtype) -> None:
 
 def test_magnitudes_count_powers_of_two() -> None:
     apart = np.array([0, 0, 1, 2, 3, 4, 7, 8, 1000], dtype=np.uint32)
-    assert ulp.magnitudes(apart) == [2, 1, 2, 2, 1, 0, 0, 0, 0, 0, 1]
-    assert ulp.magnitudes(apart[:2]) == [2]
-    assert ulp.magnitudes(apart[:0]) == [0]
+    assert count_magnitudes(apart) == [2, 1, 2, 2, 1, 0, 0, 0, 0, 0, 1]
+    assert count_magnitudes(apart[:2]) == [2]
+    assert count_magnitudes(apart[:0]) == [0]
 
 
 def test_magnitudes_reach_to_the_largest_distance() -> None:
     for dtype, bits in ((np.uint32, 32), (np.uint64, 64)):
-        found = ulp.magnitudes(np.array([np.iinfo(dtype).max], dtype=dtype))
+        found = count_magnitudes(np.array([np.iinfo(dtype).max], dtype=dtype))
         assert found == [0] * bits + [1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ttrace.measure.witnesses import ENOUGH, Witnesses
+from ttrace.measure.rounding import ENOUGH, Witnesses
 
 
 def count(coarse: Tensor, fine: Tensor, mantissa_bits: int = 7) -> int:

@@ -12,11 +12,11 @@ from tests.support.made_results import made
 from ttrace.core.blame import Blame, Diagnosis, Expected, Mistake, Nearest, Phase, Reason, Stage
 from ttrace.core.evidence import ElementError, Scalar
 from ttrace.core.finding import Finding, Note, Specifics, Topic
-from ttrace.core.hyperparameter import Difference, Owner
 from ttrace.core.mesh import NO_MESH
+from ttrace.core.record import Difference, Owner
 from ttrace.core.results import CheckResult, Strength, Verdict
 from ttrace.report.card import Card, cards
-from ttrace.report.ranks import listed_ranks, mesh_of
+from ttrace.report.wording import listed_ranks, mesh_of
 
 RESULT = made(2, wrong_layer=1)
 

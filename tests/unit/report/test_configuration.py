@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tests.support.made_results import made
 from ttrace.core.finding import Note, Topic
-from ttrace.core.hyperparameter import Difference, Owner
+from ttrace.core.record import Difference, Owner
 from ttrace.core.results import CheckResult
-from ttrace.report.configuration import Setting, settings
+from ttrace.report.html import Setting, settings
 
 RESULT = made(2)
 

@@ -1,7 +1,6 @@
-"""Results of the demo and of three bugs, as an earlier version wrote them, in every form of text.
+"""Recorded results of the demo and of three bugs, in every form of text.
 
-The files of results are of schema 4, without their drawings and without the finer statistics of
-what passes. Their golden files were first made by the version that wrote them.
+The files of results are without their drawings and without the finer statistics of what passes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.invoking import GOLDEN, check_golden
-from tests.unit.report.test_terminal import printed
+from tests.support.printing import printed
 from ttrace.core.results import CheckResult
 from ttrace.report import github, junit, markdown
 from ttrace.report.json_file import read_result
@@ -27,7 +26,7 @@ def read(name: str, folder: Path) -> CheckResult:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_older_result_reads_as_its_golden_files(name: str, tmp_path: Path) -> None:
+def test_a_recorded_result_reads_as_its_golden_files(name: str, tmp_path: Path) -> None:
     result = read(name, tmp_path)
     check_golden(f"demo/{name}.txt", printed(result))
     check_golden(f"demo/{name}.md", markdown.render(result))

@@ -7,29 +7,33 @@ import gzip
 import io
 import json
 import re
+import runpy
 import xml.etree.ElementTree as ET
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 from tests.support.hostile import full
-from tests.support.invoking import check_golden, invoke, strict_json
-from tests.support.made_results import made
-from ttrace import report
-from ttrace.core.acceptance import Acceptance, AcceptedTensors
+from tests.support.invoking import GOLDEN, check_golden, invoke, strict_json
+from tests.support.made_results import CODE, made
 from ttrace.core.blame import Phase, Reason, Stage
+from ttrace.core.door import Refused
 from ttrace.core.finding import Finding, Topic
-from ttrace.core.readings import Statistic
-from ttrace.core.results import CheckResult, Verdict
-from ttrace.report import forms, github, html, junit, markdown
-from ttrace.report.json_file import read_result, render
-from ttrace.report.payload import payload
+from ttrace.core.results import Acceptance, AcceptedTensors, CheckResult, Verdict
+from ttrace.core.statistics import Statistic
+from ttrace.report import forms, github, html, junit, markdown, schema
+from ttrace.report.html import payload
+from ttrace.report.json_file import render
+from ttrace.report.schema import make_schema
 
 CLEAN, FAILING = made(2), made(2, wrong_layer=1)
-SCHEMA = json.loads((Path(report.__file__).parent / "result.schema.json").read_text())
+SCHEMA = make_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 RESULTS = {"clean": CLEAN, "failing": FAILING, "full": full()}
@@ -38,35 +42,16 @@ RESULTS = {"clean": CLEAN, "failing": FAILING, "full": full()}
 @pytest.mark.parametrize("name", RESULTS)
 def test_json_obeys_its_schema_and_reads_back(name: str) -> None:
     data = strict_json(render(RESULTS[name]))
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    VALIDATOR.validate(data)
     assert CheckResult.from_dict(data) == RESULTS[name]
 
 
-def test_result_of_schema_3_is_still_read(tmp_path: Path) -> None:
-    data = strict_json(render(FAILING))
-    data["schema"] = 3
-    for run in data["runs"]:
-        del run["facts"]
-    for detail in data["details"]:
-        del detail["diagnosis"]
-        del detail["examined"]
-    for tensor in data["tensors"]:
-        tensor["statistics"]["same_bits"] = False
-        tensor["note"] = {"equal": "equal"}.get(tensor.pop("finding"), "")
-    data["notes"] = [note["words"] for note in data["notes"]]
-    (culprit,) = FAILING.culprits
-    data["culprits"] = [
-        {
-            "where": culprit.blame.modules[0],
-            "part": "backward",
-            "reason": "the gradient of its input is the first wrong: 100,000x its tolerance",
-            "evidence": list(map(str, culprit.evidence)),
-        }
-    ]
-    (tmp_path / "result.json").write_text(json.dumps(data))
-    old = read_result(tmp_path / "result.json")
-    runs = tuple(replace(run, facts={}) for run in FAILING.runs)
-    assert old == replace(FAILING, runs=runs, culprits=(replace(culprit, diagnosis=None, code=()),))
+@pytest.mark.parametrize("other", [4, 6, "5", None])
+def test_result_of_another_schema_is_refused_with_both_schemas(other: Any, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(strict_json(render(FAILING)) | {"schema": other}))
+    words = f"{file}: found a result of schema {other!r}, this ttrace reads schema 5: make it again"
+    invoke("report", file).require(3, words)
 
 
 def test_every_tensor_is_one_line_of_json() -> None:
@@ -77,10 +62,11 @@ def test_every_tensor_is_one_line_of_json() -> None:
     )
 
 
+@pytest.mark.flow
 def test_isolated_result_is_part_of_the_schema() -> None:
     both = replace(FAILING, isolation=FAILING)
     data = strict_json(render(both))
-    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    VALIDATOR.validate(data)
     assert CheckResult.from_dict(data) == both
 
 
@@ -91,11 +77,89 @@ def test_schema_knows_every_word(kind: type[StrEnum]) -> None:
     assert {each.value for each in kind} in [set(json.loads(each)) - {None} for each in listed]
 
 
-def test_schema_refuses_what_is_not_documented() -> None:
-    data = strict_json(render(CLEAN))
-    data["tensors"][0]["surprise"] = 1
+WRONG: dict[str, tuple[str | int, ...]] = {  # what is said, and where it does not belong
+    "surprise": ("tensors", 0, "surprise"),
+    "told": ("culprits", 0, "told"),
+    "a text": ("tensors", 0, "order"),
+    "not a verdict": ("tensors", 0, "verdict"),
+    "nan or so": ("tensors", 0, "statistics", "error_norm"),
+    "-inf": ("tensors", 0, "statistics", "error_norm"),
+    "layers.1:output.0": ("culprits", 0, "evidence", 0),
+    "step0/layers.1:outputs.0": ("tensors", 0, "id"),
+    "a bystander": ("runs", 0, "role"),
+    "a shard": ("details", 0, "shards", 0, "role"),
+    "no reason": ("culprits", 0, "reason"),
+    "no modules": ("culprits", 0, "blame", "modules"),
+    "six": ("schema",),
+    "3": ("exit_code",),
+    "yes": ("counts", "approved"),
+    "[0, 4]": ("details", 0, "shards", 0, "runs", 0, 0),
+}
+
+
+def place_in(data: Any, way: Sequence[str | int]) -> Any:
+    for step in way:
+        data = data[step]
+    return data
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_schema_refuses_what_is_wrong(value: str) -> None:
+    data = strict_json(render(FAILING))
+    *way, last = WRONG[value]
+    place_in(data, way)[last] = value
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(SCHEMA).validate(data)
+        VALIDATOR.validate(data)
+
+
+@pytest.mark.parametrize(
+    "way", [(), ("tensors", 0), ("culprits", 0, "blame"), ("details", 0), ("runs", 0)]
+)
+def test_schema_refuses_what_lacks_a_key(way: tuple[str | int, ...]) -> None:
+    data = strict_json(render(FAILING))
+    for longest in ("tensors", "details", "modules"):
+        del data[longest][1:]
+    place = place_in(data, way)
+    for key in set(place) - {"words"}:
+        kept = place.pop(key)
+        with pytest.raises(jsonschema.ValidationError, match=f"'{key}' is a required property"):
+            VALIDATOR.validate(data)
+        place[key] = kept
+
+
+BEYOND: tuple[tuple[tuple[str | int, ...], object], ...] = (
+    (("details", 0, "tiles"), [[0.0]] * 65),
+    (("details", 0, "tiles"), [[0.0] * 65]),
+    (("details", 0, "examined"), -1),
+    (("details", 0, "shards", 0, "role"), "a shard"),
+    (("culprits", 0, "code"), [asdict(CODE[0])] * 3),
+    (("culprits", 4, "nearest", "explained"), 1.5),
+    (("tensors", 0, "statistics", "count"), -1),
+    (("tensors", 0, "statistics", "error_norm"), -1.0),
+)
+
+
+@pytest.mark.parametrize(("way", "value"), BEYOND)
+def test_schema_and_door_refuse_what_is_beyond_a_limit(
+    way: tuple[str | int, ...], value: object
+) -> None:
+    data = strict_json(render(RESULTS["full"]))
+    place_in(data, way[:-1])[way[-1]] = value
+    assert not VALIDATOR.is_valid(data)
+    with pytest.raises(Refused):
+        CheckResult.from_dict(data)
+
+
+@pytest.mark.parametrize("name", ["clean", "column-input-grad", "dp-scale", "readme", "row-bias"])
+def test_recorded_results_obey_the_schema(name: str) -> None:
+    data = json.loads(gzip.decompress((GOLDEN / "demo" / f"{name}.json.gz").read_bytes()))
+    VALIDATOR.validate(data)
+
+
+def test_schema_is_a_schema_and_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    runpy.run_path(schema.__file__, run_name="__main__")  # as `python -m`, without a process
+    assert json.loads(capsys.readouterr().out) == SCHEMA
 
 
 @pytest.mark.parametrize("name", ["clean", "failing"])
@@ -196,6 +260,7 @@ def test_every_form_has_its_name_and_a_sentence() -> None:
 
 OUTSIDE = """
 from pathlib import Path
+from typing import Any
 from ttrace.report.forms import FileForm, FolderForm, LinesForm
 
 def names(result, folder):

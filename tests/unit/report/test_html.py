@@ -12,7 +12,7 @@ from tests.support.made_results import made
 from ttrace.core.ids import Kind, KindGroup
 from ttrace.core.results import Verdict
 from ttrace.report import html
-from ttrace.report.payload import payload
+from ttrace.report.html import payload
 
 PAYLOAD = payload(made(2, wrong_layer=1))
 # Words that scripts use for something else: an event, a heading, an element of the page.

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from ttrace.report import words
+from ttrace.report.catalogue import culprits, notes, tensors
+from ttrace.report.catalogue.sentences import Line
 from ttrace.report.numbers import counted, filled, times
 
 
@@ -54,6 +55,9 @@ def test_no_sentence_has_a_plural_behind_a_bare_count() -> None:
     bare = re.compile(
         r"\{(?:count|total|failures|modules|runs|expected|compared|elements)\} \w+s\b"
     )
-    found = [text for table in words.TABLES for text in table.values() if bare.search(text)]
+    rows = (culprits.REASONS, culprits.MISTAKES, culprits.EXPECTED, tensors.FINDINGS)
+    texts = [row.words for table in rows for row in table.values()]
+    texts += [*notes.TOPICS.values(), *notes.LOST.values(), *(sentence.value for sentence in Line)]
+    found = [text for text in texts if bare.search(text)]
     assert [text for text in found if "parameters and states" not in text] == []
     assert bare.search("{count} tensors differ")

@@ -6,27 +6,26 @@ import io
 import math
 import re
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.support.invoking import check_golden
 from tests.support.made_results import made
+from tests.support.printing import printed
+from ttrace.cli.traces import print_tensor
 from ttrace.core.blame import Blame, Culprit, Phase, Reason
-from ttrace.core.coverage import Coverage
 from ttrace.core.finding import Finding, Note, Specifics, Topic
 from ttrace.core.ids import TensorId
-from ttrace.core.judgement import Tolerance
 from ttrace.core.layout import Layout, Run
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.record import Record
-from ttrace.core.results import CheckResult, TensorResult, Verdict
-from ttrace.core.statistics import Statistics
+from ttrace.core.results import CheckResult, Coverage, TensorResult, Verdict
+from ttrace.core.statistics import Statistics, Tolerance
 from ttrace.report import wording
 from ttrace.report.overall import headline
 from ttrace.report.terminal import print_check
-from ttrace.report.trace_view import print_tensor
 
 MEASURED = Statistics(
     count=64,
@@ -133,15 +132,6 @@ def failing(names: int = 12) -> CheckResult:
     return replace(EQUIVALENT, tensors=(*GOOD, *wrong, extra), culprits=tuple(culprits))
 
 
-def printed(check: CheckResult, *, terminal: bool = False) -> str:
-    colours: Literal["standard"] | None = "standard" if terminal else None
-    file = io.StringIO()
-    console = Console(file=file, width=150, force_terminal=terminal, color_system=colours)
-    print_check(check, console)
-    text = file.getvalue()
-    return "".join(line.rstrip() + "\n" for line in text.splitlines())
-
-
 @pytest.mark.parametrize(
     ("name", "check"),
     [
@@ -245,11 +235,11 @@ def test_the_headline_says_it_all(check: CheckResult, words: str) -> None:
 class TestNames:
     def named(self, name: str) -> CheckResult:
         """A stranger's name at every place where one can stand."""
-        wrong = result("x:output.0", Verdict.MISMATCH, 0, finding=Finding.TOLD)
-        wrong = replace(wrong, specifics=Specifics(told=f"note {name}"))
+        wrong = result("x:output.0", Verdict.SHAPE, 0, finding=Finding.CANNOT_BE_ALIGNED)
+        wrong = replace(wrong, specifics=Specifics(problem=f"note {name}"))
         wrong = replace(wrong, id=replace(wrong.id, module=name))
         blame = Blame.of(name, phase=Phase.FORWARD)
-        culprit = Culprit(blame=blame, reason=Reason.TOLD, told=f"why {name}", evidence=(wrong.id,))
+        culprit = Culprit(blame=blame, reason=Reason.LOSS_ALONE, evidence=(wrong.id,))
         coverage = Coverage(never_called=(name,), faults=(name,), unfired=(name,))
         return replace(
             EQUIVALENT,
@@ -265,7 +255,7 @@ class TestNames:
         module = re.sub(r"[\\:]", r"\\\g<0>", name)  # as in an id
         for words in (
             f"NOT EQUIVALENT: {module}, forward",
-            f"why       why {name}",
+            f"why       every module output passes, the loss does not: shape, note {name}",
             f"also      {module}, forward: ",
             f"step0/{module}:output.0",
             f"note {name}",

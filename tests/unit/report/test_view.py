@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.made_results import made, tensor
-from tests.unit.report.test_terminal import printed
+from tests.support.printing import printed
 from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
-from ttrace.core.coverage import Coverage
 from ttrace.core.ids import TensorId
 from ttrace.core.record import ModuleInfo
-from ttrace.core.results import CheckResult, Verdict
+from ttrace.core.results import CheckResult, Coverage, Verdict
 from ttrace.report import markdown, overall, view, wording
-from ttrace.report.payload import payload
+from ttrace.report.html import payload
 
 
 def blamed(classes: dict[str, str], ranks: tuple[int, ...] = (2, 3)) -> CheckResult:

@@ -17,7 +17,8 @@ from tests.support.invoking import invoke
 from tests.support.made_traces import write_rank
 from ttrace.analysis.engine import Processes
 from ttrace.errors import CorruptTrace, TraceError, TraceNotFound, UsageError
-from ttrace.trace import files, ranges, store
+from ttrace.trace import files, store
+from ttrace.trace import spans as spans_module
 from ttrace.trace.reader import Trace
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.store import Url, local_path, place_of
@@ -121,8 +122,8 @@ def test_small_records_are_read_in_few_ranges(many_ranks: Path) -> None:
 def test_blocks_are_bounded_and_read_again(
     many_ranks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "_KEPT_BYTES", 4 << 10)
-    monkeypatch.setattr(ranges, "_LEAST_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(spans_module, "_KEPT_BYTES", 4 << 10)
+    monkeypatch.setattr(spans_module, "_LEAST_BLOCK_BYTES", 1 << 10)
     trace = Trace.open(copied(many_ranks, "faulty://t/many"))
     with SpanReader(trace.path) as reader:
         for records in trace.by_id().values():
@@ -136,7 +137,7 @@ def test_whole_tensors_come_in_large_ranges(
 ) -> None:
     values = torch.arange(1 << 18, dtype=torch.float32)
     write_rank(tmp_path / "t", 0, 1, {"m:output": values})
-    monkeypatch.setattr(ranges, "RANGE_BYTES", 1 << 18)
+    monkeypatch.setattr(spans_module, "RANGE_BYTES", 1 << 18)
     trace = Trace.open(copied(tmp_path / "t", "faulty://t/large"))
     FaultyStore.reset()
     with SpanReader(trace.path) as reader:
@@ -145,10 +146,9 @@ def test_whole_tensors_come_in_large_ranges(
     assert FaultyStore.count("read") == 4  # of 2**18 bytes each
 
 
-@pytest.mark.parametrize("failures", [1, 3])
-def test_errors_that_pass_are_tried_again(traces: Path, failures: int) -> None:
+def test_errors_that_pass_are_tried_again(traces: Path) -> None:
     url = copied(traces / "reference", "faulty://t/reference")
-    FaultyStore.reset(failures)
+    FaultyStore.reset(failures=3)
     assert len(Trace.open(url).ranks) == 1
     assert FaultyStore.failures == 0
 
@@ -207,7 +207,7 @@ def test_what_must_be_on_a_disk_refuses_a_url() -> None:
         ttrace.diff("true", "true", out="s3://bucket/run")
 
 
-@pytest.mark.slow
+@pytest.mark.flow
 def test_other_processes_read_behind_urls_too(traces: Path) -> None:
     near = ttrace.check(traces / "reference", traces / "wrong")
     far = ttrace.check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ttrace.core.quantising import Quantising
+from ttrace.core.quantised import Quantising
 from ttrace.core.record import RankInfo, Summary
 from ttrace.trace.reader import Trace
 from ttrace.trace.writer import TraceWriter

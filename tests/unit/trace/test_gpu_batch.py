@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ttrace.trace import gpu_batch
-from ttrace.trace.gpu_batch import Tables
+from ttrace.trace import gpu
+from ttrace.trace.gpu import Tables
 
 HALF = 256
 
@@ -52,8 +52,8 @@ class Memory:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     made = Memory()
-    monkeypatch.setattr(gpu_batch, "_pinned", made)
-    monkeypatch.setattr(gpu_batch, "_HALF_BYTES", HALF)
+    monkeypatch.setattr(gpu, "_pinned", made)
+    monkeypatch.setattr(gpu, "_HALF_BYTES", HALF)
     return made
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout, Run
 from ttrace.core.record import Location, PayloadRef, Record
-from ttrace.trace.journal import encoded
-from ttrace.trace.line_form import LineForm, line_of
+from ttrace.trace.journal import LineForm, encoded, line_of
 
 ODD = [
     'a"b',
@@ -98,9 +97,31 @@ RECORDS = st.builds(
 )
 
 
+def as_json(record: Record) -> dict[str, Any]:
+    """What a line says, spelled a second time."""
+    at, payload = record.location, record.payload
+    said: dict[str, Any] = {
+        "recompute": True if record.recompute else None,
+        "layout": None if record.layout is None else record.layout.to_json(),
+        "batch_dim": record.batch_dim,
+        "origin": record.origin,
+        "same_as": None if record.same_as is None else str(record.same_as),
+        "at": None if at is None else [at.segment, at.offset, at.size_bytes, at.xxh3],
+        "payload": None if payload is None else [payload.name, dict(payload.parameters)],
+    }
+    return {
+        "id": str(record.id),
+        "seq": record.sequence,
+        "dtype": record.dtype,
+        "shape": list(record.shape),
+        "mb": record.microbatch,
+        **{key: value for key, value in said.items() if value is not None},
+    }
+
+
 @given(record=RECORDS)
 def test_a_line_is_what_json_makes_of_its_record(record: Record) -> None:
-    expected = encoded(record.to_json())
+    expected = encoded(as_json(record))
     assert line_of(record) == expected
     assert line_of(record) == expected  # of texts that are known by now
 
@@ -111,9 +132,9 @@ def test_the_form_of_a_line_is_filled_as_the_record_would_be(
 ) -> None:
     form = LineForm(record)
     there = replace(record, id=replace(record.id, step=step), sequence=sequence, location=at)
-    assert form.text(step, sequence, at) == encoded(there.to_json())
+    assert form.text(step, sequence, at) == encoded(as_json(there))
     other = replace(there, sequence=sequence + 1)
-    assert form.text(step, sequence + 1, at) == encoded(other.to_json())
+    assert form.text(step, sequence + 1, at) == encoded(as_json(other))
 
 
 PLAIN = Record(
@@ -145,8 +166,8 @@ PLAIN = Record(
 )
 def test_every_fact_of_a_record_is_in_its_line(changed: Record) -> None:
     """Also of facts that are few and kept: none of them is left out of what they are kept by."""
-    assert line_of(PLAIN) == encoded(PLAIN.to_json())
-    assert line_of(changed) == encoded(changed.to_json()) != line_of(PLAIN)
+    assert line_of(PLAIN) == encoded(as_json(PLAIN))
+    assert line_of(changed) == encoded(as_json(changed)) != line_of(PLAIN)
 
 
 def test_numbers_that_are_equal_but_written_otherwise_are_no_shared_text() -> None:
@@ -163,7 +184,7 @@ def test_equal_parameters_in_another_order_read_back_as_the_same_record() -> Non
     for names in ("xy", "yx"):
         payload = PayloadRef(name="p", parameters=dict.fromkeys(names, 1))
         record = replace(PLAIN, payload=payload)
-        assert json.loads(line_of(record)) == record.to_json()
+        assert json.loads(line_of(record)) == as_json(record)
 
 
 def test_what_cannot_be_said_in_json_is_no_line() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from tests.support.fake_arena import FakeArenaDevice, take_for_gpu
 from tests.support.wrapped import freed, wrapped
 from ttrace.adapters.registry import find_adapter
-from ttrace.capture.sheets import OwnTensor, Sheets
+from ttrace.capture.items import OwnTensor, Sheets
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record
 from ttrace.trace.dtypes import dtype_name

@@ -12,8 +12,7 @@ from tests.support.logical import write_logical
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor
 from ttrace.errors import CorruptTrace
-from ttrace.trace.blocks import Grid
-from ttrace.trace.pairs import PairReader
+from ttrace.trace.blocks import Grid, PairReader
 from ttrace.trace.spans import SpanReader
 
 SHAPE = (6, 4, 10)

@@ -14,6 +14,7 @@ from torch import nn
 import ttrace
 from attacks.forging import Forged
 from tests.support.int8_blocks import BLOCK, Int8Blocks
+from tests.support.payload_packages import install
 from ttrace.adapters.registry import find_adapter
 from ttrace.capture.settings import Settings
 from ttrace.capture.step import RecordingTracer
@@ -31,16 +32,6 @@ from ttrace.trace.spans import SpanReader
 from ttrace.trace.writer import TraceWriter
 
 INT8 = Int8Blocks()
-
-
-def install(monkeypatch: pytest.MonkeyPatch, folder: Path, value: str) -> None:
-    """Put a package on the path that names a payload, as pip would."""
-    about = folder / "outside-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[ttrace.payloads]\nint8_blocks = {value}\n")
-    monkeypatch.syspath_prepend(str(folder))
-    forget_installed()
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +94,8 @@ def test_records_with_and_without_another_payload_stand_side_by_side(tmp_path: P
     writer.write(record_of(tensor), tensor, INT8)
     writer.close(Summary(steps=1, hooks_expected=0, hooks_fired=0))
     full, other = Trace.open(tmp_path).ranks[0].records
-    assert (full.payload, full.to_json().get("payload")) == (None, None)
-    assert other.to_json()["payload"] == ["int8_blocks", {"block": BLOCK}]
+    assert full.payload is None
+    assert other.payload == PayloadRef(name="int8_blocks", parameters={"block": BLOCK})
     stored = load_file(tmp_path / "rank-00000" / "seg-00000.safetensors")
     named = {name: value.dtype for name, value in stored.items() if not name.startswith("__pad")}
     assert list(named.values()) == [torch.float32, torch.uint8]

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ttrace.core.door import Refused
 from ttrace.core.formats import values_of
 from ttrace.core.ids import TensorId
 from ttrace.core.quantised import CODES, SCALES, QuantisedForm
 from ttrace.core.record import Location, PayloadRef, RankInfo, Record
-from ttrace.core.refused import Refused
 from ttrace.errors import UsageError
 from ttrace.trace.payload import Span
 from ttrace.trace.payloads import payload_named, payload_of
@@ -30,7 +30,7 @@ from ttrace.trace.quantised import (
     form_of,
     is_quantised,
 )
-from ttrace.trace.records import require_sound
+from ttrace.trace.reader import require_sound
 
 FP4 = "float4_e2m1fn"
 

@@ -17,8 +17,7 @@ from ttrace.core.record import Location
 from ttrace.errors import UsageError
 from ttrace.trace.dtypes import dtype_name, safetensors_name
 from ttrace.trace.payload import tensor_bytes
-from ttrace.trace.segment import SegmentWriter
-from ttrace.trace.segment_file import ALIGNMENT
+from ttrace.trace.segment import ALIGNMENT, SegmentWriter
 
 SMALL_HEADER = 1 << 14
 BYTES_ONLY = (torch.complex64, torch.complex128, torch.float8_e4m3fnuz, torch.float8_e8m0fnu)

@@ -10,7 +10,7 @@ import torch
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.record import RankInfo, Record, Summary
 from ttrace.errors import CorruptTrace, UsageError
-from ttrace.trace import segment_bytes
+from ttrace.trace import spans as spans_module
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import tensor_bytes
 from ttrace.trace.reader import Trace
@@ -148,7 +148,7 @@ def test_buffer_may_have_any_type_and_must_be_large_enough(tmp_path: Path) -> No
 def test_reader_keeps_few_files_open_and_closes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_bytes, "most_open_files", lambda: 3)
+    monkeypatch.setattr(spans_module, "most_open_files", lambda: 3)
     tensor = torch.arange(4)
     for rank in range(6):
         write_one(tmp_path, tensor + rank, rank=rank, world_size=6)

@@ -17,19 +17,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from attacks.forging import Forged, write_as_once
-from ttrace.core.door import from_dict, parse_json
+from attacks.forging import Forged
+from ttrace.core.door import Refused, from_dict, parse_json
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.limits import JOURNALS_BYTES, LINE_BYTES
 from ttrace.core.record import ModuleInfo, RankInfo, Record, Summary
-from ttrace.core.refused import Refused
 from ttrace.errors import CorruptTrace, TraceError, TraceNotFound, UnsupportedTrace, UsageError
 from ttrace.trace import journal, writer
 from ttrace.trace.dtypes import dtype_name
 from ttrace.trace.payload import tensor_bytes
-from ttrace.trace.reader import Trace
-from ttrace.trace.records import RecordLines
+from ttrace.trace.reader import RecordLines, Trace
 from ttrace.trace.segment import HEADER_BYTES
 from ttrace.trace.spans import SpanReader
 from ttrace.trace.writer import TraceWriter
@@ -149,27 +147,6 @@ def test_what_a_rank_says_of_itself_comes_back(tmp_path: Path) -> None:
     assert trace.ranks[3].summary == SUMMARY
     assert trace.ranks[3].records == ()
     assert trace.missing_ranks == (0, 1, 2, 4, 5, 6, 7)
-
-
-def test_older_trace_is_read_with_a_note_of_what_it_cannot_show(tmp_path: Path) -> None:
-    written = write_trace(tmp_path, torch.ones(2), torch.ones(3))
-    write_as_once(tmp_path / "rank-00000")
-    read = Trace.open(tmp_path).ranks[0]
-    assert (read.records, read.summary) == (written.ranks[0].records, SUMMARY)
-    assert read.notes == (
-        "an older ttrace wrote this trace: records that were lost cannot be noticed",
-    )
-
-
-def test_older_manifest_without_facts_is_read(tmp_path: Path) -> None:
-    info = RankInfo(rank=0, world_size=1, versions={"torch": "2"}, facts={"git commit": "1f2e"})
-    TraceWriter(tmp_path, info).close(SUMMARY)
-    write_as_once(tmp_path / "rank-00000")
-    path = tmp_path / "rank-00000" / "manifest.json"
-    data = json.loads(path.read_text())
-    data["versions"] = data["versions"] | data.pop("facts")
-    path.write_text(json.dumps(data))
-    assert Trace.open(tmp_path).ranks[0].info == info
 
 
 def test_records_come_back_as_written_with_their_location(tmp_path: Path) -> None:
@@ -318,6 +295,7 @@ for folder, delay in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
+@pytest.mark.flow
 def test_killed_run_loses_at_most_the_record_being_written(tmp_path: Path) -> None:
     delays = {tmp_path / f"run{i}": delay for i, delay in enumerate((0, 0.007, 0.02, 0.05, 0.11))}
     arguments = [str(part) for item in delays.items() for part in item]
@@ -423,10 +401,29 @@ def test_folder_without_ranks_is_not_found_and_told_what_it_should_hold(tmp_path
         Trace.open(tmp_path)
 
 
-def test_newer_version_is_refused_with_both_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "todo"),
+    [
+        (4, "upgrade ttrace"),
+        (2, "trace the run again with this ttrace"),
+        (1, "trace the run again with this ttrace"),
+        ("3", "trace the run again with this ttrace"),
+    ],
+)
+def test_other_version_is_refused_with_both_versions(
+    tmp_path: Path, version: Any, todo: str
+) -> None:
     write_trace(tmp_path, torch.ones(2))
-    edit_manifest(tmp_path, version=4)
-    with pytest.raises(UnsupportedTrace, match=r"version 4 .*reads versions 1, 2, 3: upgrade"):
+    edit_manifest(tmp_path, version=version)
+    with pytest.raises(UnsupportedTrace, match=rf"version {version!r} .*reads version 3: {todo}"):
+        Trace.open(tmp_path)
+
+
+def test_version_without_a_seal_is_refused_by_its_number(tmp_path: Path) -> None:
+    write_trace(tmp_path, torch.ones(2))
+    text = json.dumps({"format": "ttrace", "version": 1, "rank": 0, "world_size": 1})
+    (tmp_path / "rank-00000" / "manifest.json").write_text(text)
+    with pytest.raises(UnsupportedTrace, match="has version 1 of the trace format"):
         Trace.open(tmp_path)
 
 
@@ -438,7 +435,7 @@ def test_foreign_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe", b"[]", b'{"format": "ttrace", "version": 1}', b"[" * 99999]
+    "content", [b"", b"\xff\xfe", b"[]", b'{"format": "ttrace", "version": 3}', b"[" * 99999]
 )
 def test_damaged_manifest_is_named(tmp_path: Path, content: bytes) -> None:
     write_trace(tmp_path, torch.ones(2))

@@ -1,17 +1,13 @@
 """An actor and a critic in one network, an entropy bonus, advantages over the whole batch."""
 
-import os
-
 import torch
 import torch.distributed as dist
+from team import generate, share, start, stop
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class ActorCritic(nn.Module):
@@ -25,16 +21,15 @@ class ActorCritic(nn.Module):
         return self.actor(hidden), self.critic(hidden).squeeze(-1)
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = DistributedDataParallel(ActorCritic())
 optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
 tracer = ttrace.attach(model, optimizer)
 
-random = torch.Generator().manual_seed(2)
+random, mine = generate(), share(8)
 for _ in range(2):
     states = torch.randn(8, 6, generator=random)
     actions, returns = torch.randint(3, (8,), generator=random), torch.randn(8, generator=random)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
     with tracer.step():
         with torch.no_grad():
             _, values = model(states[mine])
@@ -48,10 +43,9 @@ for _ in range(2):
         chosen = chances.gather(1, actions[mine, None]).squeeze(1)
         entropy = -(chances.exp() * chances).sum(-1).mean()
         loss = -(advantages * chosen).mean() - 0.01 * entropy
-        loss = loss + 0.5 * F.mse_loss(values, returns[mine])
-        loss.backward()
+        (loss + 0.5 * F.mse_loss(values, returns[mine])).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

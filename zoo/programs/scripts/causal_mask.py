@@ -1,16 +1,8 @@
 """A causal nn.TransformerEncoder, whose float mask has -inf above the diagonal."""
 
-import os
-
-import torch
-import torch.distributed as dist
+from team import draw_text, predict_next, start, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class Language(nn.Module):
@@ -25,21 +17,13 @@ class Language(nn.Module):
         return self.head(self.encoder(self.embed(tokens), mask=mask, is_causal=False))
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = DistributedDataParallel(Language())
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
-
-generator = torch.Generator().manual_seed(2)
 mask = nn.Transformer.generate_square_subsequent_mask(10)
-for _ in range(2):
-    tokens = torch.randint(32, (8, 11), generator=generator)
-    mine = tokens[rank * 8 // world : (rank + 1) * 8 // world]
-    with tracer.step():
-        logits = model(mine[:, :-1], mask)
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), mine[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
-dist.destroy_process_group()
+
+def loss_of(tokens):
+    return predict_next(model(tokens[:, :-1], mask), tokens)
+
+
+train(model, draw_text(2, 32, (8, 11)), loss_of)

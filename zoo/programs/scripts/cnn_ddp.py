@@ -1,19 +1,14 @@
 """A classifier of small images: convolutions, group norms, a schedule of the learning rate."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, start, stop
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
+rank, world = start()
 model = nn.Sequential(
     *(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.MaxPool2d(2)),
     *(nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(2, 16), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
@@ -24,15 +19,14 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_dec
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
 tracer = ttrace.attach(model, optimizer)
 
-random = torch.Generator().manual_seed(2)
+random = generate()
 for _ in range(3):
     images = torch.randn(8, 3, 12, 12, generator=random)
     labels = torch.randint(10, (8,), generator=random)
     with tracer.step():
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images[rank::world]), labels[rank::world])
-        loss.backward()
+        F.cross_entropy(model(images[rank::world]), labels[rank::world]).backward()
         optimizer.step()
         scheduler.step()
 
-dist.destroy_process_group()
+stop()

@@ -1,29 +1,21 @@
 """Self-distillation: the model teaches itself, under no_grad, before its own turn."""
 
-import os
-
 import torch
-import torch.distributed as dist
-from torch import nn
+from team import generate, make_mlp, share, start, stop
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
-model = DistributedDataParallel(model)
+rank, world = start()
+model = DistributedDataParallel(make_mlp())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
+random, mine = generate(), share(16)
 for _ in range(2):
-    x, y = torch.randn(16, 16, generator=generator), torch.randint(4, (16,), generator=generator)
-    weak = x + 0.1 * torch.randn(16, 16, generator=generator)
-    mine = slice(rank * 16 // world, (rank + 1) * 16 // world)
+    x, y = torch.randn(16, 16, generator=random), torch.randint(4, (16,), generator=random)
+    weak = x + 0.1 * torch.randn(16, 16, generator=random)
     with tracer.step():
         for part in range(2):
             rows = slice(mine.start + part * 8 // world, mine.start + (part + 1) * 8 // world)
@@ -37,4 +29,4 @@ for _ in range(2):
         with torch.no_grad():
             model(x[mine])
 
-dist.destroy_process_group()
+stop()

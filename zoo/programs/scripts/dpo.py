@@ -1,17 +1,12 @@
 """Preferences: a policy is trained against a frozen copy of itself."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, stop
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class Policy(nn.Module):
@@ -30,7 +25,7 @@ def chance(model, tokens):
     return chances.gather(2, tokens[:, 1:, None]).sum((1, 2))
 
 
-torch.manual_seed(1)
+rank, world = start()
 policy, frozen = Policy(), Policy()
 frozen.load_state_dict(policy.state_dict())
 with torch.no_grad():  # the policy has been trained a little
@@ -41,18 +36,15 @@ policy = DistributedDataParallel(policy)
 optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
 tracer = ttrace.attach({"policy": policy, "frozen": frozen}, optimizer)
 
-random = torch.Generator().manual_seed(2)
+random = generate()
 for _ in range(2):
-    chosen = torch.randint(40, (8, 10), generator=random)
-    rejected = torch.randint(40, (8, 10), generator=random)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+    chosen, rejected = (torch.randint(40, (8, 10), generator=random)[share(8)] for _ in range(2))
     with tracer.step():
         with torch.no_grad():
-            before = chance(frozen, chosen[mine]) - chance(frozen, rejected[mine])
-        now = chance(policy, torch.cat([chosen[mine], rejected[mine]])).chunk(2)
-        loss = -F.logsigmoid(0.1 * (now[0] - now[1] - before)).mean()
-        loss.backward()
+            before = chance(frozen, chosen) - chance(frozen, rejected)
+        now = chance(policy, torch.cat([chosen, rejected])).chunk(2)
+        (-F.logsigmoid(0.1 * (now[0] - now[1] - before)).mean()).backward()
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

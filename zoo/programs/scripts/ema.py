@@ -1,19 +1,14 @@
 """A moving average of the weights is kept beside the model, as diffusion models are trained."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, stop
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
+rank, world = start()
 model = nn.Sequential(nn.Linear(17, 32), nn.SiLU(), nn.Linear(32, 16))
 average = torch.optim.swa_utils.AveragedModel(
     model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
@@ -22,11 +17,10 @@ model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 tracer = ttrace.attach(model, optimizer)
 
-random = torch.Generator().manual_seed(2)
+random, mine = generate(), share(8)
 for _ in range(2):
     x, noise = torch.randn(8, 16, generator=random), torch.randn(8, 16, generator=random)
     time = torch.rand(8, 1, generator=random)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
     with tracer.step():
         noisy = (1 - time) * x + time * noise
         made = model(torch.cat([noisy, time], dim=1)[mine])
@@ -35,4 +29,4 @@ for _ in range(2):
         optimizer.zero_grad()
         average.update_parameters(model.module)
 
-dist.destroy_process_group()
+stop()

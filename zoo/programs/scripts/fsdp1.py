@@ -1,9 +1,7 @@
 """FullyShardedDataParallel, the first of its kind, with one flat parameter for every block."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import Block, draw_share, start, stop
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -11,20 +9,7 @@ from torch.nn import functional as F
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
-
-    def forward(self, x):
-        return x + self.down(F.gelu(self.up(self.norm(x))))
-
-
-torch.manual_seed(1)
+rank, world = start()
 model = nn.Sequential(Block(), Block(), nn.Linear(16, 4))
 if world > 1:
     model = FullyShardedDataParallel(
@@ -36,12 +21,9 @@ if world > 1:
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 tracer = ttrace.attach(model, optimizer)
 
-random = torch.Generator().manual_seed(2)
-for _ in range(2):
-    x, y = torch.randn(8, 16, generator=random), torch.randn(8, 4, generator=random)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+for x, y in draw_share(2, (8, 16), (8, 4)):
     with tracer.step():
-        F.mse_loss(model(x[mine]), y[mine]).backward()
+        F.mse_loss(model(x), y).backward()
         if world > 1:
             model.clip_grad_norm_(0.05)
         else:
@@ -49,4 +31,4 @@ for _ in range(2):
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

@@ -1,16 +1,14 @@
 """Tensor parallelism by hand: heads over ranks, with queries, keys and values in one weight."""
 
-import os
-
 import torch
 import torch.distributed as dist
+from team import generate, predict_next, start, train
 from torch import nn
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 WIDTH, HEADS = 32, 4
+rank, world = start()
 
 
 class Copy(torch.autograd.Function):
@@ -70,7 +68,6 @@ class Model(nn.Module):
         return self.head(x + self.attention(self.norm(x)))
 
 
-torch.manual_seed(1)
 model = Model()
 group = dist.group.WORLD
 ttrace.annotate(
@@ -80,17 +77,11 @@ ttrace.annotate(
         "out": ttrace.Split.over(group, dim=1),
     },
 )
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
-for _ in range(2):
-    ids = torch.randint(50, (4, 12), generator=generator)
-    with tracer.step():
-        logits = model(ids)
-        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
-dist.destroy_process_group()
+def loss_of(ids):
+    return predict_next(model(ids[:, :-1]), ids)
+
+
+random = generate()
+train(model, ([torch.randint(50, (4, 13), generator=random)] for _ in range(2)), loss_of)

@@ -1,23 +1,15 @@
 """A graph network: the nodes of several graphs stand one after the other, edges point at them."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
 
 class Convolution(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width):
         super().__init__()
-        self.message = nn.Linear(width, 32)
-        self.own = nn.Linear(width, 32)
+        self.message, self.own = nn.Linear(width, 32), nn.Linear(width, 32)
 
     def forward(self, x, edges):
         source, target = edges
@@ -26,15 +18,22 @@ class Convolution(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.first = Convolution(8)
-        self.second = Convolution(32)
+        self.first, self.second = Convolution(8), Convolution(32)
         self.head = nn.Linear(32, 1)
 
     def forward(self, x, edges, graph, graphs):
         x = self.second(self.first(x, edges).relu(), edges)
         return self.head(x.new_zeros(graphs, 32).index_add(0, graph, x)).squeeze(1)
+
+
+def draw_graph(nodes, random):
+    return (
+        torch.randn(nodes, 8, generator=random),
+        torch.randint(nodes, (2, 3 * nodes), generator=random),
+        torch.randn((), generator=random),
+    )
 
 
 def batch(graphs):
@@ -50,26 +49,12 @@ def batch(graphs):
     )
 
 
-torch.manual_seed(1)
+def loss_of(x, edges, graph, y):
+    return nn.functional.mse_loss(model(x, edges, graph, len(y)), y)
+
+
+rank, world = start()
 model = DistributedDataParallel(Model())
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
-
-generator = torch.Generator().manual_seed(2)
-for sizes in ([5, 7, 9, 6], [4, 8, 6, 9]):
-    graphs = [
-        (
-            torch.randn(n, 8, generator=generator),
-            torch.randint(n, (2, 3 * n), generator=generator),
-            torch.randn((), generator=generator),
-        )
-        for n in sizes
-    ]
-    x, edges, graph, y = batch(graphs[rank * 4 // world : (rank + 1) * 4 // world])
-    with tracer.step():
-        loss = nn.functional.mse_loss(model(x, edges, graph, len(y)), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-dist.destroy_process_group()
+random = generate()
+steps = [[draw_graph(n, random) for n in sizes] for sizes in ([5, 7, 9, 6], [4, 8, 6, 9])]
+train(model, (batch(graphs[share(4)]) for graphs in steps), loss_of)

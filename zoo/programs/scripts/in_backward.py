@@ -1,19 +1,14 @@
 """FSDP2 with one optimizer for each parameter, which steps as soon as its gradient is there."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import draw_share, make_mlp, start, stop
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+rank, world = start()
+model = make_mlp()
 if world > 1:
     for layer in model:
         fully_shard(layer)
@@ -30,11 +25,8 @@ for p in model.parameters():
     p.register_post_accumulate_grad_hook(update)
 tracer = ttrace.attach(model, list(optimizers.values()))
 
-generator = torch.Generator().manual_seed(2)
-for _ in range(2):
-    x, y = torch.randn(8, 16, generator=generator), torch.randn(8, 4, generator=generator)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+for x, y in draw_share(2, (8, 16), (8, 4)):
     with tracer.step():
-        nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
+        nn.functional.mse_loss(model(x), y).backward()
 
-dist.destroy_process_group()
+stop()

@@ -1,30 +1,24 @@
 """Regression by LBFGS: the optimizer evaluates its closure several times in one step."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, stop
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
+rank, world = start()
 model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
 tracer = ttrace.attach(model, optimizer)
 
-x = torch.randn(32, 8, generator=torch.Generator().manual_seed(2))
+x = torch.randn(32, 8, generator=generate())[share(32)]
 y = x.sum(dim=1, keepdim=True).sin()
-mine = slice(rank * 32 // world, (rank + 1) * 32 // world)
 
 
 def closure():
     optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x[mine]), y[mine])
+    loss = nn.functional.mse_loss(model(x), y)
     loss.backward()
     return loss
 
@@ -33,4 +27,4 @@ for _ in range(2):
     with tracer.step():
         optimizer.step(closure)
 
-dist.destroy_process_group()
+stop()

@@ -1,17 +1,9 @@
 """A mixture of experts as a list of modules, each given the tokens that chose it."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import draw_text, predict_next, start, train
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class Experts(nn.Module):
@@ -49,17 +41,6 @@ class Model(nn.Module):
         return self.head(x + self.moe(x.flatten(0, 1)).view_as(x))
 
 
-torch.manual_seed(1)
+start()
 model = DistributedDataParallel(Model())
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
-
-random = torch.Generator().manual_seed(2)
-text = torch.randint(50, (8, 13), generator=random)
-mine = text[rank * 8 // world : (rank + 1) * 8 // world]
-with tracer.step():
-    logits = model(mine[:, :-1])
-    F.cross_entropy(logits.flatten(0, 1), mine[:, 1:].flatten()).backward()
-    optimizer.step()
-
-dist.destroy_process_group()
+train(model, draw_text(1, 50, (8, 13)), lambda text: predict_next(model(text[:, :-1]), text))

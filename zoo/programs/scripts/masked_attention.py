@@ -1,16 +1,9 @@
 """A small transformer on padded sequences: the model makes one mask for all of its layers."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class MaskedSoftmax(nn.Module):
@@ -54,22 +47,15 @@ class Model(nn.Module):
         return self.head(x)
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = DistributedDataParallel(Model())
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
-tokens = torch.randint(48, (8, 12), generator=generator)
-labels = torch.randint(48, (8, 12), generator=generator)
+
+def loss_of(tokens, labels, lengths):
+    return nn.functional.cross_entropy(model(tokens, lengths).flatten(0, 1), labels.flatten())
+
+
+random, mine = generate(), share(8)
+tokens, labels = (torch.randint(48, (8, 12), generator=random) for _ in range(2))
 lengths = torch.tensor([12, 9, 7, 11, 8, 12, 10, 6])
-mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
-for _ in range(2):
-    with tracer.step():
-        logits = model(tokens[mine], lengths[mine])
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels[mine].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-dist.destroy_process_group()
+train(model, [(tokens[mine], labels[mine], lengths[mine])] * 2, loss_of)

@@ -1,32 +1,12 @@
 """Megatron-Core with a context-parallel attention of one's own: every rank gathers all keys."""
 
 import os
-import sys
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from megatron_team import make_gpt, make_layers, on_cpu, parallel_state, start, train
 from torch import nn
-
-import ttrace
-
-sys.path.append(str(Path(__file__).parents[3] / "examples" / "megatron_gpt"))
-from zoo.megatron.cpu import on_cpu
-
-with on_cpu():
-    import gpt
-    from megatron.core import parallel_state
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-        finalize_model_grads,
-    )
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
-    from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.pipeline_parallel import get_forward_backward_func
-
-    from zoo.megatron.modules import SequenceParallelNorm
 
 
 class Gather(torch.autograd.Function):
@@ -83,43 +63,8 @@ def forward_step(data, model):
 
 
 with on_cpu():
-    layout = gpt.Layout(cp=int(os.environ["WORLD_SIZE"]), layers=2, microbatches=2)
-    dist.init_process_group("gloo")
-    gpt.initialise(layout)
-    config = gpt.configure(layout)
-    block = get_gpt_decoder_block_spec(
-        config, use_transformer_engine=False, normalization="RMSNorm"
-    )
-    block.layer_norm = SequenceParallelNorm
+    layout, config = start(cp=int(os.environ["WORLD_SIZE"]))
+    block = make_layers(config)
     for spec in block.layer_specs:
-        spec.submodules.input_layernorm = SequenceParallelNorm
-        spec.submodules.pre_mlp_layernorm = SequenceParallelNorm
         spec.submodules.self_attention.submodules.core_attention = GatheredAttention
-    model = GPTModel(
-        config=config,
-        transformer_layer_spec=block,
-        vocab_size=layout.padded,
-        max_sequence_length=layout.length,
-        share_embeddings_and_output_weights=True,
-        position_embedding_type="rope",
-    )
-    chunks = [DistributedDataParallel(config, DistributedDataParallelConfig(), model)]
-    config.finalize_model_grads_func = finalize_model_grads
-    ttrace.generate_parameters(chunks)
-    optimizer = gpt.build_optimizer(layout, chunks)
-    tracer = ttrace.attach(chunks, optimizer)
-
-    with tracer.step():
-        chunks[0].zero_grad_buffer()
-        get_forward_backward_func()(
-            forward_step_func=forward_step,
-            data_iterator=gpt.batches(layout, 0),
-            model=chunks,
-            num_microbatches=layout.microbatches,
-            seq_length=layout.length,
-            micro_batch_size=layout.micro_batch,
-        )
-        optimizer.step()
-
-    parallel_state.destroy_model_parallel()
-    dist.destroy_process_group()
+    train(layout, config, make_gpt(layout, config, block), forward_step)

@@ -1,18 +1,10 @@
 """A small Mixtral of transformers under DistributedDataParallel."""
 
-import os
-
-import torch
-import torch.distributed as dist
+from team import draw_text, start, train
 from torch.nn.parallel import DistributedDataParallel
 from transformers import MixtralConfig, MixtralForCausalLM
 
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
+start()
 model = MixtralForCausalLM(
     MixtralConfig(
         vocab_size=64,
@@ -28,17 +20,10 @@ model = MixtralForCausalLM(
     )
 )
 model = DistributedDataParallel(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
-for _ in range(1):
-    ids = torch.randint(64, (4, 16), generator=generator)
-    mine = ids[rank * 4 // world : (rank + 1) * 4 // world]
-    with tracer.step():
-        loss = model(input_ids=mine, labels=mine, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
-dist.destroy_process_group()
+def loss_of(ids):
+    return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+
+train(model, draw_text(1, 64, (4, 16)), loss_of)

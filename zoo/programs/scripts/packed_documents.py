@@ -1,24 +1,17 @@
 """Documents packed one after the other without padding; attention stays within each of them."""
 
-import os
 from itertools import pairwise
 
 import torch
-import torch.distributed as dist
+from team import generate, share, start, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.qkv = nn.Linear(32, 96)
-        self.out = nn.Linear(32, 32)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
 
     def forward(self, x, bounds):
         q, k, v = self.qkv(x).view(-1, 3, 4, 8).permute(1, 2, 0, 3)
@@ -32,10 +25,9 @@ class Attention(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(50, 32)
-        self.positions = nn.Embedding(16, 32)
+        self.embed, self.positions = nn.Embedding(50, 32), nn.Embedding(16, 32)
         self.norm = nn.LayerNorm(32)
         self.attention = Attention()
         self.head = nn.Linear(32, 50)
@@ -45,23 +37,23 @@ class Model(nn.Module):
         return self.head(x + self.attention(self.norm(x), bounds))
 
 
-torch.manual_seed(1)
+def batches():
+    random = generate()
+    for lengths in ([5, 7, 12, 9], [8, 11, 6, 3]):
+        texts = [torch.randint(50, (length + 1,), generator=random) for length in lengths]
+        mine = texts[share(4)]
+        ids = torch.cat([text[:-1] for text in mine])
+        labels = torch.cat([text[1:] for text in mine])
+        positions = torch.cat([torch.arange(len(text) - 1) for text in mine])
+        bounds = torch.tensor([0, *(len(text) - 1 for text in mine)]).cumsum(0)
+        yield ids, positions, bounds, labels, sum(lengths)
+
+
+def loss_of(ids, positions, bounds, labels, count):
+    loss = nn.functional.cross_entropy(model(ids, positions, bounds), labels, reduction="sum")
+    return loss * world / count
+
+
+rank, world = start()
 model = DistributedDataParallel(Model())
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
-
-generator = torch.Generator().manual_seed(2)
-for lengths in ([5, 7, 12, 9], [8, 11, 6, 3]):
-    texts = [torch.randint(50, (length + 1,), generator=generator) for length in lengths]
-    mine = texts[rank * 4 // world : (rank + 1) * 4 // world]
-    ids = torch.cat([text[:-1] for text in mine])
-    labels = torch.cat([text[1:] for text in mine])
-    positions = torch.cat([torch.arange(len(text) - 1) for text in mine])
-    bounds = torch.tensor([0, *(len(text) - 1 for text in mine)]).cumsum(0)
-    with tracer.step():
-        loss = nn.functional.cross_entropy(model(ids, positions, bounds), labels, reduction="sum")
-        (loss * world / sum(lengths)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-dist.destroy_process_group()
+train(model, batches(), loss_of)

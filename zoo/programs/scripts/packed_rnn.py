@@ -1,17 +1,10 @@
 """A classifier of sequences of many lengths: an LSTM over a packed batch."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, train
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class Classifier(nn.Module):
@@ -29,22 +22,16 @@ class Classifier(nn.Module):
         return self.head(hidden[-1])
 
 
-torch.manual_seed(1)
+def batches():
+    random, mine = generate(), share(8)
+    for _ in range(2):
+        tokens = torch.randint(1, 50, (8, 12), generator=random)
+        lengths = torch.randint(3, 13, (8,), generator=random)
+        tokens[torch.arange(12) >= lengths[:, None]] = 0
+        yield tokens[mine], lengths[mine], torch.randint(3, (8,), generator=random)[mine]
+
+
+start()
 model = DistributedDataParallel(Classifier())
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-tracer = ttrace.attach(model, optimizer)
-
-random = torch.Generator().manual_seed(2)
-for _ in range(2):
-    tokens = torch.randint(1, 50, (8, 12), generator=random)
-    lengths = torch.randint(3, 13, (8,), generator=random)
-    tokens[torch.arange(12) >= lengths[:, None]] = 0
-    labels = torch.randint(3, (8,), generator=random)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    with tracer.step():
-        loss = F.cross_entropy(model(tokens[mine], lengths[mine]), labels[mine])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-dist.destroy_process_group()
+train(model, batches(), lambda x, n, labels: F.cross_entropy(model(x, n), labels), optimizer)

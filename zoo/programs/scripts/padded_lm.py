@@ -1,22 +1,18 @@
 """A language model on sentences of many lengths: each rank pads to the longest of its own."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, stop
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 PAD = 0
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(50, 32, padding_idx=PAD)
         self.encoder = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
@@ -26,15 +22,15 @@ class Model(nn.Module):
         return self.head(self.encoder(self.embed(ids), src_key_padding_mask=mask))
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = DistributedDataParallel(Model())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
+random = generate()
 for lengths in ([5, 7, 12, 9], [8, 11, 6, 3]):
-    texts = [torch.randint(1, 50, (length,), generator=generator) for length in lengths]
-    mine = texts[rank * 4 // world : (rank + 1) * 4 // world]
+    texts = [torch.randint(1, 50, (length,), generator=random) for length in lengths]
+    mine = texts[share(4)]
     ids = pad_sequence(mine, batch_first=True, padding_value=PAD)
     tokens = sum(len(text) - 1 for text in texts)
     with tracer.step():
@@ -46,4 +42,4 @@ for lengths in ([5, 7, 12, 9], [8, 11, 6, 3]):
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

@@ -1,10 +1,9 @@
 """A pipeline of four blocks under a schedule of torch.distributed.pipelining; or no pipeline."""
 
-import os
 import sys
 
 import torch
-import torch.distributed as dist
+from team import generate, start, stop
 from torch import nn
 from torch.distributed import pipelining
 from torch.nn import functional as F
@@ -12,8 +11,7 @@ from torch.nn import functional as F
 import ttrace
 
 name, runs = sys.argv[1], int(sys.argv[2])
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
+rank, world = start()
 
 
 class Blocks(nn.Module):
@@ -29,9 +27,8 @@ class Blocks(nn.Module):
         return x
 
 
-torch.manual_seed(1)
 whole = Blocks("abcd")
-generator = torch.Generator().manual_seed(2)
+generator = generate()
 x, y = (torch.randn(8 * runs, 16, generator=generator) for _ in range(2))
 
 if world == 1:
@@ -67,4 +64,4 @@ else:
             schedule.step(*inputs, target=y[mine] if holds_last else None)
         optimizer.step()
 
-dist.destroy_process_group()
+stop()

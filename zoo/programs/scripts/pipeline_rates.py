@@ -1,16 +1,13 @@
 """A stack of blocks on the stages of a pipeline, each with its own optimizer; or whole on one."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, start, stop
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
+rank, world = start()
 
 
 class Stack(nn.Module):
@@ -30,7 +27,7 @@ class Stack(nn.Module):
 model = Stack(range(rank * 4 // world, (rank + 1) * 4 // world))
 optimizer = torch.optim.AdamW(model.parameters(), lr=2.5e-4)
 
-generator = torch.Generator().manual_seed(2)
+generator = generate()
 x, y = torch.randn(8, 12, generator=generator), torch.randn(8, 12, generator=generator)
 if world == 1:
     tracer = ttrace.attach(model, optimizer)
@@ -50,4 +47,4 @@ for _ in range(2):
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

@@ -1,28 +1,23 @@
 """REINFORCE on a toy: the policy gets one state of four numbers at a time, without a batch."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, start, stop
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
+rank, world = start()
 policy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
 policy = DistributedDataParallel(policy)
 optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 tracer = ttrace.attach(policy, optimizer)
 
-generator = torch.Generator().manual_seed(2)
+random = generate()
 for _ in range(2):
-    states = torch.randn(6, 4, generator=generator)
-    actions = torch.randint(2, (6,), generator=generator)
-    returns = torch.randn(6, generator=generator)
+    states = torch.randn(6, 4, generator=random)
+    actions = torch.randint(2, (6,), generator=random)
+    returns = torch.randn(6, generator=random)
     mine = range(rank * 6 // world, (rank + 1) * 6 // world)
     with tracer.step():
         for index in mine:
@@ -31,4 +26,4 @@ for _ in range(2):
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

@@ -1,27 +1,22 @@
 """Regression as in a first lesson: gradients are averaged one by one, by hand."""
 
-import os
-
 import torch
 import torch.distributed as dist
+from team import generate, share, start, stop
 from torch import nn
 from torch.nn import functional as F
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
+rank, world = start()
 weight, model = torch.randn(4, 1) * 5, nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 tracer = ttrace.attach(model, optimizer)
 
-random = torch.Generator().manual_seed(2)
+random, mine = generate(), share(32)
 for _ in range(3):
     x = torch.randn(32, 1, generator=random) ** torch.arange(1, 5)
     y = x @ weight + 2
-    mine = slice(rank * 32 // world, (rank + 1) * 32 // world)
     with tracer.step():
         optimizer.zero_grad()
         F.smooth_l1_loss(model(x[mine]), y[mine]).backward()
@@ -30,4 +25,4 @@ for _ in range(3):
             parameter.grad /= world
         optimizer.step()
 
-dist.destroy_process_group()
+stop()

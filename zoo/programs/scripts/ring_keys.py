@@ -1,17 +1,13 @@
 """Context parallel: each rank has a part of every sequence and gathers keys, its own first."""
 
-import os
-
 import torch
-import torch.distributed as dist
 import torch.distributed.nn
+from team import average_gradients, generate, start, stop
 from torch import nn
 from torch.nn import functional as F
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 LENGTH = 16
 
 
@@ -45,23 +41,19 @@ class Model(nn.Module):
         return self.head(self.norm(x + self.attention(x, positions)))
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 tracer = ttrace.attach(model, optimizer)
 
-random = torch.Generator().manual_seed(2)
+random, mine = generate(), torch.arange(LENGTH).chunk(world)[rank]
 for _ in range(2):
     tokens = torch.randint(40, (4, LENGTH + 1), generator=random)
-    mine = torch.arange(rank * LENGTH // world, (rank + 1) * LENGTH // world)
     with tracer.step():
         logits = model(tokens[:, mine], mine)
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, mine + 1].flatten())
-        loss.backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= world
+        F.cross_entropy(logits.flatten(0, 1), tokens[:, mine + 1].flatten()).backward()
+        average_gradients(model)
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

@@ -1,9 +1,7 @@
 """Sequence parallel norms with a tensor parallel MLP between them; the input is a DTensor."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import draw, start, train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -14,14 +12,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-import ttrace
-
 LENGTH = 8
 
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
-
-torch.manual_seed(1)
+rank, world = start()
+mesh = init_device_mesh("cpu", (world,))
 model = nn.Sequential(
     nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16), nn.LayerNorm(16)
 )
@@ -35,19 +29,16 @@ parallelize_module(
         "4": SequenceParallel(),
     },
 )
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
-tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
-for _ in range(2):
-    x = torch.randn(4, LENGTH, 16, generator=generator)
-    y = distribute_tensor(torch.randn(4, LENGTH, 16, generator=generator), mesh, [Replicate()])
-    x = distribute_tensor(x, mesh, [Shard(1)])
-    with tracer.step():
-        output = model(x).redistribute(placements=[Replicate()])
-        loss = nn.functional.mse_loss(output, y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
-dist.destroy_process_group()
+def loss_of(x, y):
+    output = model(x).redistribute(placements=[Replicate()])
+    return nn.functional.mse_loss(output, y)
+
+
+def batches():
+    for x, y in draw(2, (4, LENGTH, 16), (4, LENGTH, 16)):
+        yield distribute_tensor(x, mesh, [Shard(1)]), distribute_tensor(y, mesh, [Replicate()])
+
+
+train(model, batches(), loss_of, torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False))

@@ -1,16 +1,12 @@
 """Two towers by one network, and a loss over all pairs of the batch: features are gathered."""
 
-import os
-
 import torch
 import torch.distributed as dist
+from team import average_gradients, draw, share, start, stop
 from torch import nn
 from torch.nn import functional as F
 
 import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class Gather(torch.autograd.Function):
@@ -29,29 +25,24 @@ class Gather(torch.autograd.Function):
         return grad.chunk(world)[rank]
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 tracer = ttrace.attach(model, optimizer)
 
-random = torch.Generator().manual_seed(2)
-for _ in range(2):
-    left = torch.randn(8, 16, generator=random)
-    right = left + 0.1 * torch.randn(8, 16, generator=random)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+mine = share(8)
+for left, noise in draw(2, (8, 16), (8, 16)):
+    views = (left[mine], (left + 0.1 * noise)[mine])
     with tracer.step():
-        one, other = (F.normalize(model(view[mine]), dim=1) for view in (left, right))
+        one, other = (F.normalize(model(view), dim=1) for view in views)
         whole, pairs = Gather.apply(torch.cat([one, other], dim=1)), torch.arange(8)[mine]
         losses = (
             F.cross_entropy(view @ views.T / 0.1, pairs)
             for view, views in zip((one, other), reversed(whole.chunk(2, dim=1)), strict=True)
         )
-        loss = sum(losses) / 2
-        loss.backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= world
+        (sum(losses) / 2).backward()
+        average_gradients(model)
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

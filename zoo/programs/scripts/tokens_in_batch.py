@@ -1,18 +1,14 @@
 """A Llama of transformers whose loss is a sum over tokens divided by those of all ranks."""
 
-import os
-
 import torch
 import torch.distributed as dist
+from team import generate, share, start, stop
 from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import ttrace
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
-
-torch.manual_seed(1)
+rank, world = start()
 config = LlamaConfig(
     vocab_size=64,
     hidden_size=32,
@@ -25,12 +21,11 @@ model = DistributedDataParallel(LlamaForCausalLM(config))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
+random, mine = generate(), share(4)
 for _ in range(2):
-    ids = torch.randint(64, (4, 16), generator=generator)
+    ids = torch.randint(64, (4, 16), generator=random)
     labels = ids.clone()
     labels[0, 5:] = -100
-    mine = slice(rank * 4 // world, (rank + 1) * 4 // world)
     tokens = (labels[mine][:, 1:] != -100).sum()
     dist.all_reduce(tokens)
     with tracer.step():
@@ -44,4 +39,4 @@ for _ in range(2):
         optimizer.step()
         optimizer.zero_grad()
 
-dist.destroy_process_group()
+stop()

@@ -1,16 +1,11 @@
 """An MLP with dropout switched off, whose optimizer has one group with decay and one without."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import draw_share, start, stop
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class Block(nn.Module):
@@ -24,7 +19,7 @@ class Block(nn.Module):
         return x + self.dropout(self.down(self.up(self.norm(x)).relu()))
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = nn.Sequential(nn.Linear(8, 16), Block(16, 0.0), Block(16, 0.0), nn.Linear(16, 4))
 model = DistributedDataParallel(model)
 decayed = [p for p in model.parameters() if p.ndim > 1]
@@ -34,16 +29,12 @@ optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
 tracer = ttrace.attach(model, optimizer)
 
-generator = torch.Generator().manual_seed(2)
-for _ in range(3):
-    x, y = torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+for x, y in draw_share(3, (8, 8), (8, 4)):
     with tracer.step():
-        loss = nn.functional.mse_loss(model(x[mine]), y[mine])
-        loss.backward()
+        nn.functional.mse_loss(model(x), y).backward()
         nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.5)
         optimizer.step()
         optimizer.zero_grad()
     schedule.step()
 
-dist.destroy_process_group()
+stop()

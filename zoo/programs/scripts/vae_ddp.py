@@ -1,17 +1,10 @@
 """A variational autoencoder; the noise of every sample is drawn before the batch is divided."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, train
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-
-import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class VAE(nn.Module):
@@ -27,22 +20,20 @@ class VAE(nn.Module):
         return self.decode(mean + noise * (log_variance / 2).exp()), mean, log_variance
 
 
-torch.manual_seed(1)
+def batches():
+    random, mine = generate(), share(8)
+    for _ in range(2):
+        x, noise = torch.rand(8, 24, generator=random), torch.randn(8, 4, generator=random)
+        yield x[mine], noise[mine]
+
+
+def loss_of(x, noise):
+    made, mean, log_variance = model(x, noise)
+    likelihood = F.binary_cross_entropy(made, x, reduction="sum")
+    divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum()
+    return (likelihood + divergence) / len(x)
+
+
+rank, world = start()
 model = DistributedDataParallel(VAE())
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-tracer = ttrace.attach(model, optimizer)
-
-random = torch.Generator().manual_seed(2)
-for _ in range(2):
-    x, noise = torch.rand(8, 24, generator=random), torch.randn(8, 4, generator=random)
-    mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
-    with tracer.step():
-        made, mean, log_variance = model(x[mine], noise[mine])
-        likelihood = F.binary_cross_entropy(made, x[mine], reduction="sum")
-        divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum()
-        loss = (likelihood + divergence) / len(x[mine])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-dist.destroy_process_group()
+train(model, batches(), loss_of, torch.optim.Adam(model.parameters(), lr=1e-3))

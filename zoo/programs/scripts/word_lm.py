@@ -1,17 +1,12 @@
 """A word language model: a GRU that carries its state on, tied weights, clipped gradients."""
 
-import os
-
 import torch
-import torch.distributed as dist
+from team import generate, share, start, stop
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import ttrace
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), int(os.environ["WORLD_SIZE"])
 
 
 class WordModel(nn.Module):
@@ -27,22 +22,20 @@ class WordModel(nn.Module):
         return self.head(output), hidden
 
 
-torch.manual_seed(1)
+rank, world = start()
 model = DistributedDataParallel(WordModel())
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 tracer = ttrace.attach(model, optimizer)
 
-columns = 8 // world
-corpus = torch.randint(60, (21, 8), generator=torch.Generator().manual_seed(2))
-corpus = corpus[:, rank * columns : (rank + 1) * columns]
-hidden = torch.zeros(2, columns, 32)
-for start in (0, 10):
+corpus = torch.randint(60, (21, 8), generator=generate())[:, share(8)]
+hidden = torch.zeros(2, 8 // world, 32)
+for begin in (0, 10):
     with tracer.step():
         optimizer.zero_grad()
-        logits, hidden = model(corpus[start : start + 10], hidden.detach())
-        targets = corpus[start + 1 : start + 11]
+        logits, hidden = model(corpus[begin : begin + 10], hidden.detach())
+        targets = corpus[begin + 1 : begin + 11]
         F.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
 
-dist.destroy_process_group()
+stop()

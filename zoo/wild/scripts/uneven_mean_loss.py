@@ -1,33 +1,15 @@
 """Labels by a tensor-parallel MLP; the last batch has an odd number of rows."""
 
-import os
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from sharded_output import start, trace_split
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 
-import ttrace
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
-
-torch.manual_seed(1)
+mesh = start()
 model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
-plan = {
-    "0": ColwiseParallel(),
-    "2": RowwiseParallel(output_layouts=Shard(0), use_local_output=False),
-}
-parallelize_module(model, mesh, plan)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-tracer = ttrace.attach(model, optimizer)
+optimizer, tracer = trace_split(model, mesh, "0", "2")
 
 x, y = torch.randn(7, 16), torch.rand(7, 4)
 with tracer.step():

@@ -34,12 +34,15 @@ from ttrace.adapters.base import Adapter
 from ttrace.adapters.conformance.answers import (
     coordinates_are_within_sizes,
     hooks_are_known,
+    local_tensors_are_inverse,
     modules_have_unique_paths,
     parameters_are_unique,
 )
-from ttrace.adapters.conformance.contexts import contexts_restore_what_they_replace
-from ttrace.adapters.conformance.steps import Case, watching_changes_no_number
-from ttrace.adapters.conformance.tensors import local_tensors_are_inverse
+from ttrace.adapters.conformance.steps import (
+    Case,
+    contexts_restore_what_they_replace,
+    watching_changes_no_number,
+)
 
 __all__ = ["Case", "run_conformance"]
 

@@ -21,7 +21,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
 from ttrace.adapters.base import NO_BATCH, BoundarySpec, somewhere
-from ttrace.adapters.megatron.expert_rows import ExpertRows
+from ttrace.adapters.megatron.experts import ExpertRows
 from ttrace.adapters.megatron.layouts import (
     Ranks,
     Role,

@@ -32,26 +32,44 @@ from ttrace.adapters.base import (
 from ttrace.adapters.flat import flat_parts
 from ttrace.adapters.leaves import leaves
 from ttrace.adapters.megatron.activations import Activations
-from ttrace.adapters.megatron.expert_rows import ExpertRows
-from ttrace.adapters.megatron.experts import Dispatches
-from ttrace.adapters.megatron.kernels import unseen_in_kernels
-from ttrace.adapters.megatron.layouts import heads_of_norms, sections_of
-from ttrace.adapters.megatron.losses import watch_losses
-from ttrace.adapters.megatron.optimizer import (
-    Optimizers,
-    watch_accumulation,
-    watch_clipping,
-    watch_reduction,
+from ttrace.adapters.megatron.experts import Dispatches, ExpertRows
+from ttrace.adapters.megatron.layouts import (
+    data_axis,
+    expert_modules,
+    heads_of_norms,
+    mesh_axes,
+    ranks_of,
+    sections_of,
+    unwrapped,
+    vocabulary_modules,
+    walk,
 )
 from ttrace.adapters.megatron.parameters import ParameterTable
-from ttrace.adapters.megatron.paths import expert_modules, unwrapped, vocabulary_modules, walk
-from ttrace.adapters.megatron.schedules import watch_backward
-from ttrace.adapters.megatron.topology import data_axis, mesh_axes, ranks_of
+from ttrace.adapters.megatron.training import (
+    Optimizers,
+    watch_accumulation,
+    watch_backward,
+    watch_clipping,
+    watch_losses,
+    watch_reduction,
+)
 from ttrace.core.ids import MASTER, Kind
 from ttrace.core.layout import Layout
 from ttrace.errors import UsageError
 
+# Fields of Megatron's TransformerConfig, which Transformer Engine's attention follows.
+_IN_FLOAT8 = ("fp8_dot_product_attention", "fp8_multi_head_attention")
 OLDEST = (0, 16)  # the first whose MoE layers dispatch in the steps that are watched
+
+
+def unseen_in_kernels(config: Any) -> list[str]:
+    """What a person should know of the modules that this config makes."""
+    asked = [name for name in _IN_FLOAT8 if getattr(config, name, False)]
+    told = (
+        f"attention quantises inside of its kernel ({', '.join(asked)}): its codes and scales are "
+        "not compared, and noise is that of its inputs and outputs; compare with it off to judge it"
+    )
+    return [told] if asked else []
 
 
 class MegatronAdapter(Adapter):

@@ -1,19 +1,25 @@
-"""Layouts of what Megatron's modules hold, take and return, from their classes and the config.
+"""Where Megatron's modules and ranks stand, and layouts of what modules hold, take and return.
 
-Enters: this rank's coordinates, a module, a shape. Leaves: the layout in the tensor of one
-microbatch. Activations are [sequence, batch, hidden]; context parallelism cuts the sequence in
-zigzag, sequence parallelism cuts the rest of it between modules, tensor parallelism cuts the hidden
-dim inside attention and MLP. Classes that are not listed get no layout: alignment infers it.
-Transformer Engine's classes are known by name: they exist only where it is installed.
+Enters: the chunks of this rank, the config, and where parallel_state says that the rank stands.
+Leaves: canonical paths with global numbers of layers and experts, the same for every pipeline,
+virtual pipeline and expert parallel split; and the layout of a module's tensor in that of one
+microbatch, from the module's class and the config.
+
+Activations are [sequence, batch, hidden]; context parallelism cuts the sequence in zigzag, sequence
+parallelism cuts the rest of it between modules, tensor parallelism cuts the hidden dim inside
+attention and MLP. Classes that are not listed get no layout: alignment infers it. Transformer
+Engine's classes are known by name: they exist only where it is installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from megatron.core import parallel_state
 from megatron.core.ssm.gated_delta_net import GatedDeltaNet
 from megatron.core.tensor_parallel.layers import (
     ColumnParallelLinear,
@@ -21,11 +27,99 @@ from megatron.core.tensor_parallel.layers import (
     VocabParallelEmbedding,
 )
 from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.moe.moe_layer import BaseMoELayer
 from torch import nn
 
 from ttrace.core.layout import Layout
 
+_EMBEDDING = "embedding.word_embeddings"
+_NUMBERED = re.compile(r"(weight|bias)(\d+)")
 Seat = tuple[int, int]  # my index, size
+EMBEDDING_AXIS = "pp.embedding"  # the two ends of a pipeline that both hold the tied embedding
+
+
+def unwrapped(chunk: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, Float16Module and the like."""
+    while isinstance(inner := getattr(chunk, "module", None), nn.Module):
+        chunk = inner
+    return chunk
+
+
+def walk(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Canonical path and module, chunk by chunk, each root first."""
+    for chunk in chunks:
+        yield from _walk(unwrapped(chunk), "", None)
+
+
+def _walk(module: nn.Module, path: str, experts: Sequence[int] | None) -> Iterator[Any]:
+    yield path, module
+    if isinstance(module, BaseMoELayer):
+        experts = module.local_expert_indices
+    for name, child in module.named_children():
+        if isinstance(module, nn.ModuleList):
+            name = _global_number(name, child, path, experts)
+        yield from _walk(child, f"{path}.{name}" if path else name, experts)
+
+
+def _global_number(name: str, child: nn.Module, path: str, experts: Sequence[int] | None) -> str:
+    if path.endswith("local_experts") and experts is not None:
+        return str(experts[int(name)])
+    number = getattr(child, "layer_number", None)
+    return name if number is None else str(number - 1)  # Megatron counts layers from 1
+
+
+def is_tied(chunk: nn.Module) -> bool:
+    """Whether the output layer uses the embedding's weight, or a copy of it on the last stage."""
+    return bool(getattr(chunk, "share_embeddings_and_output_weights", False))
+
+
+def parameter_name(chunk: nn.Module, path: str, name: str) -> tuple[str, str]:
+    """The canonical module and name of a parameter: tied copies go by the embedding's."""
+    if is_tied(chunk) and (path, name) == ("output_layer", "weight"):
+        return _EMBEDDING, "weight"
+    return path, name
+
+
+def tied_users(chunk: nn.Module, path: str) -> tuple[type, ...]:
+    """Every class that uses the tied embedding: each rank must start it on the same scale."""
+    is_embedding = is_tied(chunk) and path == _EMBEDDING
+    return (VocabParallelEmbedding, ColumnParallelLinear) if is_embedding else ()
+
+
+def expert_modules(
+    modules: Sequence[tuple[str, nn.Module]],
+) -> dict[int, tuple[BaseMoELayer, int | None]]:
+    """Every module inside experts, with its layer and the local number of its expert."""
+    found: dict[int, tuple[BaseMoELayer, int | None]] = {}
+    for _, layer in modules:
+        if not isinstance(layer, BaseMoELayer):
+            continue
+        found[id(layer.experts)] = (layer, None)
+        if not hasattr(layer.experts, "local_experts"):  # all in one: TEGroupedMLP
+            found |= {id(module): (layer, None) for module in layer.experts.modules()}
+        for number, expert in enumerate(getattr(layer.experts, "local_experts", ())):
+            found |= {id(module): (layer, number) for module in expert.modules()}
+    return found
+
+
+def with_global_number(name: str, layer: BaseMoELayer) -> str:
+    """Grouped linears hold a parameter for each local expert: weight0, weight1."""
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is None:
+        return name
+    return f"{numbered[1]}{layer.local_expert_indices[int(numbered[2])]}"
+
+
+def vocabulary_modules(modules: Sequence[tuple[str, nn.Module]]) -> tuple[str, ...]:
+    """Megatron pads the vocabulary to a multiple of the tensor parallel size; nothing says to it.
+
+    The output layer stands for itself also where it uses the embedding's weight.
+    """
+    return tuple(
+        path
+        for path, module in modules
+        if isinstance(module, VocabParallelEmbedding) or path == "output_layer"
+    )
 
 
 class Role(Enum):
@@ -153,3 +247,40 @@ def part_of(layout: Layout, dim: int, part: Layout) -> Layout:
 def column_layout(shape: Sequence[int], ranks: Ranks, axis: Seat, dim: int) -> Layout:
     """The sequence whole but for context parallelism, one other dim cut by tensor parallelism."""
     return shard_of(sequence_layout(shape, ranks, scattered=False), dim, *axis)
+
+
+def ranks_of(config: Any) -> Ranks:
+    return Ranks(
+        tp=_axis("tensor_model"),
+        cp=_axis("context"),
+        ep=_axis("expert_model"),
+        etp=_axis("expert_tensor"),
+        sequence_parallel=bool(config.sequence_parallel),
+    )
+
+
+def data_axis() -> Seat:
+    return _axis("data")
+
+
+def mesh_axes(ranks: Ranks, chunks: Iterable[nn.Module]) -> dict[str, Seat]:
+    """Index and size on every axis over which the model or its batch is spread."""
+    axes = {"tp": ranks.tp, "pp": _axis("pipeline_model"), "cp": ranks.cp, "dp": data_axis()}
+    if (end := embedding_end(chunks)) is not None:
+        axes[EMBEDDING_AXIS] = (end, 2)
+    return {name: axis for name, axis in axes.items() if axis[1] > 1}
+
+
+def embedding_end(chunks: Iterable[nn.Module]) -> int | None:
+    """0 on the first, 1 on the last pipeline stage where both hold the tied embedding."""
+    tied = any(map(is_tied, chunks))
+    rank, size = _axis("pipeline_model")
+    if not tied or size == 1 or rank not in (0, size - 1):
+        return None
+    return int(rank > 0)
+
+
+def _axis(group: str) -> Seat:
+    rank = getattr(parallel_state, f"get_{group}_parallel_rank")
+    size = getattr(parallel_state, f"get_{group}_parallel_world_size")
+    return int(rank()), int(size())

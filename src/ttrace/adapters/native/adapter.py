@@ -25,14 +25,17 @@ from ttrace.adapters.base import (
     somewhere,
 )
 from ttrace.adapters.native import dtensor
-from ttrace.adapters.native.held import FLAT, HeldParameter, held_parameters, watch_clipping
 from ttrace.adapters.native.modules import (
+    FLAT,
+    HeldParameter,
     ModuleTree,
     batch_place,
+    held_parameters,
     holds_unsharded_gradients,
     precision_of,
     replicated_modules,
     unwrapped,
+    watch_clipping,
     written_class,
 )
 from ttrace.adapters.native.pipelining import Pipeline

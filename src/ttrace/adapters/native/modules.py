@@ -3,12 +3,18 @@
 Enters: a module inside whatever wrappers: DDP, FSDP, a compiler, a checkpoint wrapper. Leaves:
 canonical paths, those of the model without wrappers; the class that a person wrote; and the place
 among data-parallel ranks that the wrapper which splits the batch knows.
+
+Parameters that a wrapper holds in another form than that module are HeldParameter here:
+
+    FullyShardedDataParallel   ranges of flattened parameters, side by side in one flat one
+    DDP over tensor parallel   local tensors, which are DTensors only while the model runs
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -18,7 +24,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from ttrace.adapters.base import BeforeClip
+from ttrace.adapters.flat import flat_parts
+from ttrace.adapters.native import dtensor
+from ttrace.adapters.patching import patched
 from ttrace.core.ids import distinct
+from ttrace.core.layout import Layout
 from ttrace.core.record import COMPUTE_DTYPE, REDUCTION_DTYPE
 from ttrace.trace.dtypes import dtype_name
 
@@ -27,6 +38,8 @@ _WRAPPER_ATTRIBUTES = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 )
 _DISTRIBUTED = "torch.distributed."
+ParameterName = tuple[str, str]  # module, parameter
+FLAT = "_flat_param"  # the name of a flat parameter in the module that holds it
 
 
 class ModuleTree:
@@ -101,11 +114,7 @@ def replicated_modules(
     """
     ranks: dict[int, tuple[int, ...]] = {}
     for wrapper in (module for root in roots for module in root.modules()):
-        group: Any = None
-        if isinstance(wrapper, DistributedDataParallel):
-            group = wrapper.process_group
-        elif isinstance(wrapper, FullyShardedDataParallel):
-            group = getattr(wrapper, "_inter_node_pg", None) or wrapper.process_group
+        group = _group_of_replicas(wrapper)
         if group is None:
             continue
         own = tuple(dist.get_process_group_ranks(group))
@@ -116,6 +125,15 @@ def replicated_modules(
             if not any(f"{path}.{name}".lstrip(".") in ignored for name in names):
                 ranks[id(module)] = own
     return {path: ranks[id(module)] for path, module in modules if id(module) in ranks}
+
+
+def _group_of_replicas(wrapper: nn.Module) -> Any:
+    """The process group that a wrapper keeps alike; None for a module that is no such wrapper."""
+    if isinstance(wrapper, DistributedDataParallel):
+        return wrapper.process_group
+    if isinstance(wrapper, FullyShardedDataParallel):
+        return getattr(wrapper, "_inter_node_pg", None) or wrapper.process_group
+    return None
 
 
 def precision_of(roots: Iterable[nn.Module]) -> dict[str, str]:
@@ -205,3 +223,94 @@ def _first_attribute(value: Any, *getters: Callable[[Any], Any]) -> Any:
         except AttributeError:
             continue
     raise AttributeError(f"{type(value).__name__} has none of the expected attributes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParameter:
+    """A part of a parameter; `tensor` is what the optimizer knows.
+
+    `computes`: backward leaves this rank's gradient in it; otherwise the module has other tensors
+    while it runs.
+    """
+
+    tensor: nn.Parameter
+    cut: Callable[[torch.Tensor], Iterable[tuple[torch.Tensor, Layout]]]
+    layout: Layout | None = None  # of the gradient, where that arrives in one piece
+    computes: bool = False
+
+    def parts(self, value: torch.Tensor) -> Iterable[tuple[torch.Tensor, Layout | None]]:
+        """What of a value like `tensor` is of this parameter: itself, its gradient, its state."""
+        if value.shape != self.tensor.shape:
+            return [(value, None)]  # a count of steps
+        return self.cut(value.detach())
+
+
+def held_parameters(
+    roots: Iterable[nn.Module], modules: Iterable[tuple[str, nn.Module]]
+) -> dict[ParameterName, HeldParameter]:
+    paths = {id(module): path for path, module in modules}
+    found: dict[ParameterName, HeldParameter] = {}
+    for module in (module for root in roots for module in root.modules()):
+        if isinstance(module, FullyShardedDataParallel):
+            found |= _flat(module, paths)
+        for name, parameter in module.named_parameters(recurse=False):
+            spec = getattr(parameter, "_st_info", None)
+            if spec is not None and id(module) in paths:
+                found[paths[id(module)], name] = _localized(parameter, spec)
+    return found
+
+
+def _localized(parameter: nn.Parameter, spec: Any) -> HeldParameter:
+    layout = dtensor.layout_of(spec, spec.placements)
+    whole = Layout.full(parameter.shape) if layout is None else layout
+    return HeldParameter(
+        tensor=parameter, cut=lambda value: [(value, whole)], layout=layout, computes=True
+    )
+
+
+def _flat(
+    module: FullyShardedDataParallel, paths: dict[int, str]
+) -> dict[ParameterName, HeldParameter]:
+    """Empty ranges too: what a rank holds nothing of is no parameter that is missing."""
+    handle: Any = module._handle  # noqa: SLF001  (no public way to ask)
+    if handle is None:
+        return {}
+    flat = handle.flat_param
+    found = {}
+    for number, info in enumerate(flat._param_infos):  # noqa: SLF001
+        own = None if flat._params is None else flat._params[number]  # noqa: SLF001
+        held = _range_of(flat, number, own)
+        if id(info.module) in paths and held is not None:
+            found[paths[id(info.module)], info.param_name] = held
+    return found
+
+
+def _range_of(flat: Any, number: int, own: nn.Parameter | None) -> HeldParameter | None:
+    """One parameter in a flat one; None where it is held whole, under its own name."""
+    shape, shard = flat._shapes[number], flat._shard_param_infos[number]  # noqa: SLF001
+    if own is not None and own.shape == shape:
+        return None
+    start, stop, offset = 0, 0, 0
+    if shard.in_shard:
+        start, stop = shard.intra_param_start_idx, shard.intra_param_end_idx + 1
+        offset = 0 if own is not None else shard.offset_in_shard
+
+    def cut(value: torch.Tensor) -> Iterator[tuple[torch.Tensor, Layout]]:
+        mine = value.reshape(-1)[offset : offset + stop - start]
+        return flat_parts(mine, Layout.full(shape), shape, start, stop)
+
+    return HeldParameter(tensor=flat if own is None else own, cut=cut)
+
+
+@contextmanager
+def watch_clipping(before: BeforeClip) -> Iterator[None]:
+    """FullyShardedDataParallel clips by a method of its own, which tells the norm afterwards."""
+
+    def clip(original: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        before(None)
+        norm: torch.Tensor = original(*args, **kwargs)
+        before(norm)
+        return norm
+
+    with patched(FullyShardedDataParallel, "clip_grad_norm_", clip):
+        yield

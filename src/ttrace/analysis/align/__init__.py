@@ -2,24 +2,30 @@
 
 Enters: the records of a reference and a candidate. Leaves: for every id, which piece of which rank
 covers which part of the logical tensor, on both sides. Plans only: no tensor is built here, and
-nothing is judged.
+nothing is judged. Of a vocabulary that the runs pad to different sizes, what both have is aligned.
+
+    matching   how the samples of two traces correspond: by rows of inputs (lookup), by inputs that
+               number rows (pointers), by the tokens that experts get (routing)
+    place      where each record sits in the logical tensor: by its layout, by the samples that its
+               rank holds (holdings), by its shape (infer), as a term of a sum (sums)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from ttrace.adapters.base import NO_BATCH
 from ttrace.analysis.align.holdings import key_of
 from ttrace.analysis.align.infer import OwnShape
 from ttrace.analysis.align.matching import match_batches
-from ttrace.analysis.align.padding import Crop, cropped, find_crop, padding_note, vocabulary_of
 from ttrace.analysis.align.place import Placer, RecordKey
 from ttrace.analysis.batch import EMPTY_BATCH, Batch, Batches, Strand, strand_of
 from ttrace.analysis.sources import Source
-from ttrace.core.alignment import Alignment, Pair
 from ttrace.core.form import made_at
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.logical import LogicalTensor
+from ttrace.core.logical import Alignment, LogicalTensor, Pair
+from ttrace.core.record import Record
 from ttrace.core.rows import RecordRows
 from ttrace.trace.plan import Position
 from ttrace.trace.reader import Trace
@@ -208,3 +214,61 @@ def _consumers(trace: Trace) -> dict[TensorId, tuple[TensorId, ...]]:
         if source is not None:
             consumers.setdefault(source, []).append(id_)
     return {source: tuple(ids) for source, ids in consumers.items()}
+
+
+Crop = tuple[int, int]  # dim, size
+
+
+def vocabulary_of(reference: Trace, candidate: Trace) -> frozenset[str]:
+    """Modules of which both runs say that they have a row for each token."""
+    sides = (
+        {module for rank in trace.ranks.values() for module in rank.info.vocabulary}
+        for trace in (reference, candidate)
+    )
+    return frozenset(set.intersection(*sides))
+
+
+def find_crop(
+    id_: TensorId, reference: Sequence[Record], candidate: Sequence[Record]
+) -> Crop | None:
+    """Where to end both, if they differ in the size of the vocabulary."""
+    left, right = (_shape(records) for records in (reference, candidate))
+    if left is None or right is None or len(left) != len(right) or not left:
+        return None
+    dim = _dim(id_, reference[0])
+    if dim is None:
+        return None
+    dim %= len(left)
+    if left[dim] == right[dim]:
+        return None
+    return dim, min(left[dim], right[dim])
+
+
+def cropped(records: Sequence[Record], crop: Crop) -> RecordRows:
+    return RecordRows.of(
+        [replace(r, layout=r.layout.crop(*crop)) for r in records if r.layout is not None]
+    )
+
+
+def padding_note(id_: TensorId, reference: Record, candidate: Record, crop: Crop) -> str:
+    sizes = [r.layout.shape[crop[0]] for r in (reference, candidate) if r.layout is not None]
+    return (
+        f"{id_.module}: the vocabulary has {sizes[0]} rows in the reference and {sizes[1]} in the "
+        f"candidate, padding included; the first {crop[1]} are compared"
+    )
+
+
+def _shape(records: Sequence[Record]) -> tuple[int, ...] | None:
+    """Only where every rank knows its layout."""
+    layouts = [record.layout for record in records]
+    shapes = {layout.shape for layout in layouts if layout is not None}
+    return shapes.pop() if None not in layouts and len(shapes) == 1 else None
+
+
+def _dim(id_: TensorId, record: Record) -> int | None:
+    """The rows of a weight and all that belongs to it; the columns of logits."""
+    if id_.kind in (Kind.OUTPUT, Kind.GRAD_OUTPUT):
+        return -1
+    source = record.same_as  # a weight that is given to a module as an argument
+    is_weight = record.batch_dim == NO_BATCH or (source is not None and source.kind is Kind.PARAM)
+    return 0 if is_weight or not id_.kind.is_activation else None

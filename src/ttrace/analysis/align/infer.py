@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ttrace.analysis.align.cuts import Cut, Shape, grown
-from ttrace.analysis.align.holdings import Holdings, key_of, without
+from ttrace.analysis.align.holdings import Cut, Holdings, Shape, grown, key_of, without
 from ttrace.core.layout import Layout, Run
 from ttrace.core.record import Record
 
@@ -124,6 +123,10 @@ def infer_layout(
     holdings: Holdings, record: Record, records: Sequence[Record], whole: Shape
 ) -> Layout | None:
     """One dim split over ranks that share samples, each with a chunk in rank order."""
+    # A whole of [8, 64], whose samples ranks 0 to 3 share; tp has ranks 0 and 1. On rank 1
+    #     [8, 16]    as on all: four of them make 64, so [:, 16:32]
+    #     [8, 32]    as on all: four would make 128, two of tp make 64, so [:, 32:64]
+    #     [4, 32]    None: two dims differ
     differing = [dim for dim in range(len(whole)) if record.shape[dim] != whole[dim]]
     if not differing:
         return Layout.full(whole)

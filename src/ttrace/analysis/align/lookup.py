@@ -6,9 +6,10 @@ they are, as runs in the batch; for rows that are only parts of samples, the pos
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from ttrace.analysis.batch import Rows, digest
 from ttrace.core.layout import Run, Runs, normalise
 
 _Shard = TypeVar("_Shard", bound=Hashable)
+_Place = TypeVar("_Place")
 _Table = dict[str, list[int]]  # digest of a chunk -> its places in a sample
 
 # Context parallelism gives a rank one chunk of the sequence, or two for an equal share of causal
@@ -30,46 +32,58 @@ def find_rows(
     rows: Mapping[_Shard, Rows], keys: Mapping[_Shard, object], samples: Iterable[str]
 ) -> dict[_Shard, Runs] | None:
     """Whole rows among digests of samples; shards of one key hold the same. None: not found."""
+    where = _places_of(samples)
+    used: Counter[str] = Counter()
+    return _place_each(rows, keys, lambda held: _taken_in_turn(held, where, used))
+
+
+def _places_of(samples: Iterable[str]) -> dict[str, list[int]]:
     where: dict[str, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         where[sample].append(index)
-    found: dict[_Shard, Runs] = {}
-    placed: dict[object, Runs] = {}
-    used: dict[str, int] = defaultdict(int)
+    return where
+
+
+def _place_each(
+    rows: Mapping[_Shard, Rows],
+    keys: Mapping[_Shard, object],
+    place: Callable[[Rows], _Place | None],
+) -> dict[_Shard, _Place] | None:
+    """The place of every shard, looked for once for each key; None where one has none."""
+    found: dict[_Shard, _Place] = {}
+    placed: dict[object, _Place] = {}
     for shard, held in rows.items():
-        if keys[shard] not in placed:
-            runs = []
-            for row in map(digest, held):
-                if row not in where:
-                    return None
-                # Equal rows stand several times in the batch: take them in order, then again.
-                places = where[row]
-                runs.append(Run(places[used[row] % len(places)], 1))
-                used[row] += 1
-            placed[keys[shard]] = normalise(runs)
-        found[shard] = placed[keys[shard]]
+        key = keys[shard]
+        if key not in placed:
+            at = place(held)
+            if at is None:
+                return None
+            placed[key] = at
+        found[shard] = placed[key]
     return found
+
+
+def _taken_in_turn(held: Rows, where: Mapping[str, list[int]], used: Counter[str]) -> Runs | None:
+    """Equal rows stand several times in the batch: they are taken in order, then again."""
+    runs = []
+    for row in map(digest, held):
+        if row not in where:
+            return None
+        runs.append(Run(where[row][used[row] % len(where[row])], 1))
+        used[row] += 1
+    return normalise(runs)
 
 
 def find_chunks(
     rows: Mapping[_Shard, Rows], keys: Mapping[_Shard, object], samples: Rows
 ) -> dict[_Shard, tuple[Runs, Runs]] | None:
     """Parts of rows: the samples and the positions of every shard. None: not found."""
+    # Ranks of one data-parallel index hold other positions.
+    own = {shard: (keys[shard], tuple(map(digest, held))) for shard, held in rows.items()}
     for count in _CHUNKS_OF_A_RANK:
-        found: dict[_Shard, tuple[Runs, Runs]] = {}
-        placed: dict[object, tuple[Runs, Runs]] = {}
-        used: dict[tuple[Runs, str], int] = defaultdict(int)
-        tables: dict[int, list[_Table]] = {}
-        for shard, held in rows.items():
-            # Ranks of one data-parallel index hold other positions.
-            key = (keys[shard], tuple(map(digest, held)))
-            if key not in placed:
-                part = _part(held, samples, count, used, tables)
-                if part is None:
-                    break
-                placed[key] = part
-            found[shard] = placed[key]
-        else:
+        part = functools.partial(_part, samples=samples, count=count, used=Counter(), tables={})
+        found = _place_each(rows, own, part)
+        if found is not None:
             return found
     return None
 
@@ -78,25 +92,14 @@ def find_blocks(
     rows: Mapping[_Shard, Rows], keys: Mapping[_Shard, object], samples: Sequence[str]
 ) -> dict[_Shard, Runs] | None:
     """Rows in runs of neighbours, the longest first: tokens, of which many are equal."""
-    where: dict[str, list[int]] = defaultdict(list)
-    for index, sample in enumerate(samples):
-        where[sample].append(index)
-    found: dict[_Shard, Runs] = {}
-    placed: dict[object, Runs] = {}
-    free = [True] * len(samples)
-    for shard, held in rows.items():
-        if keys[shard] not in placed:
-            runs = _blocks([digest(row) for row in held], samples, where, free)
-            if runs is None:
-                return None
-            placed[keys[shard]] = normalise(runs)
-        found[shard] = placed[keys[shard]]
-    return found
+    where, free = _places_of(samples), [True] * len(samples)
+    return _place_each(rows, keys, lambda held: _blocks(held, samples, where, free))
 
 
 def _blocks(
-    wanted: Sequence[str], samples: Sequence[str], where: Mapping[str, list[int]], free: list[bool]
-) -> list[Run] | None:
+    held: Rows, samples: Sequence[str], where: Mapping[str, list[int]], free: list[bool]
+) -> Runs | None:
+    wanted = [digest(row) for row in held]
     runs: list[Run] = []
     start = 0
     while start < len(wanted):
@@ -109,7 +112,7 @@ def _blocks(
         runs.append(Run(place, lengths[place]))
         free[place : place + lengths[place]] = [False] * lengths[place]
         start += lengths[place]
-    return runs
+    return normalise(runs)
 
 
 def _common(
@@ -129,17 +132,9 @@ def find_padded(
 ) -> dict[_Shard, tuple[Runs, Run]] | None:
     """Rows that are padded less than the samples: which they are, and where in them they lie."""
     for at_end in (True, False):
-        found: dict[_Shard, tuple[Runs, Run]] = {}
-        placed: dict[object, tuple[Runs, Run]] = {}
-        used: dict[str, int] = defaultdict(int)
-        for shard, held in rows.items():
-            if keys[shard] not in placed:
-                part = _padded(held, samples, used, at_end=at_end)
-                if part is None:
-                    break
-                placed[keys[shard]] = part
-            found[shard] = placed[keys[shard]]
-        else:
+        padded = functools.partial(_padded, samples=samples, used=Counter(), at_end=at_end)
+        found = _place_each(rows, keys, padded)
+        if found is not None:
             return found if _is_padding(found.values(), samples) else None
     return None
 
@@ -162,7 +157,7 @@ def _is_padding(found: Iterable[tuple[Runs, Run]], samples: Rows) -> bool:
 
 
 def _padded(
-    held: Rows, samples: Rows, used: dict[str, int], *, at_end: bool
+    held: Rows, samples: Rows, used: Counter[str], *, at_end: bool
 ) -> tuple[Runs, Run] | None:
     whole = len(samples[0])
     length = len(held[0]) if len(held) and held[0].ndim else 0
@@ -175,23 +170,21 @@ def _padded(
     for index, sample in enumerate(samples):
         if bool((sample[outside] == sample[outside][:1]).all()):  # padding is one value
             where[digest(sample[inside])].append(index)
-    runs = []
-    for row in map(digest, held):
-        if row not in where:
-            return None
-        places = where[row]
-        runs.append(Run(places[used[row] % len(places)], 1))
-        used[row] += 1
-    return normalise(runs), span
+    runs = _taken_in_turn(held, where, used)
+    return None if runs is None else (runs, span)
 
 
 def _part(
     held: Rows,
     samples: Rows,
     count: int,
-    used: dict[tuple[Runs, str], int],
+    used: Counter[tuple[Runs, str]],
     tables: dict[int, list[_Table]],
 ) -> tuple[Runs, Runs] | None:
+    # Samples 0: p q r s and 1: p q t u, in chunks of one digest; held in 2 chunks (zigzag):
+    #     row p s    sample 0 at places (0, 3)
+    #     row p u    sample 1 at places (0, 3)
+    #     both       places (0, 3) are common: samples 0 and 1, the first and the last quarter
     length = len(held[0]) if len(held) and held[0].ndim else 0
     whole = len(samples[0])
     if not 0 < length < whole or whole % length or length % count:

@@ -1,37 +1,38 @@
 """How the samples of two traces correspond, read off the content of the models' inputs.
 
 Enters: the batches of both traces. Leaves: both in one order of samples. The rows of one model
-input are looked up among the rows of the other (align/lookup.py); rows that are not found lie as
-those that they were computed from (align/follow.py), or are placed by data-parallel index and
-microbatch number, and that is said.
+input are looked up among the rows of the other (align/lookup.py). Rows that are not found were
+computed by another model, and differ by rounding: microbatches of data tell which of their samples
+a rank has, and the computed rows of as many samples lie in their own microbatch in the same way.
+Where nothing tells, rows are placed by data-parallel index and microbatch number, and that is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from ttrace.analysis.align.follow import Matched, follow
 from ttrace.analysis.align.lookup import find_blocks, find_chunks, find_padded, find_rows
 from ttrace.analysis.align.pointers import with_pointers
 from ttrace.analysis.align.routing import with_routing
 from ttrace.analysis.batch import (
+    WHOLE,
     Batch,
     Batches,
     MicrobatchKey,
     Part,
     Rows,
+    RowsOf,
     Strand,
     adopted,
     digest,
     group_of,
     in_order,
 )
-from ttrace.analysis.inputs import WHOLE, RowsOf
 from ttrace.analysis.sources import Source
-from ttrace.core.layout import Run
+from ttrace.core.layout import Run, normalise
 from ttrace.trace.reader import Trace
 
 
@@ -145,6 +146,11 @@ def _find(
     others: Mapping[MicrobatchKey, Rows],
 ) -> tuple[dict[MicrobatchKey, Part] | None, int]:
     """The part of every microbatch, and the length of samples where some hold less of them."""
+    # The reference has samples a b c d of 8 tokens. A microbatch of the candidate may hold
+    #     c d                    samples [2:4], whole
+    #     c[0:4] d[0:4]          samples [2:4], positions [0:4] of 8 (context parallelism)
+    #     c[0:6] d[0:6], padded  samples [2:4], in the span [0:6] of 8
+    #     x y                    not found
     known = base.rows[step]
     # Numbers, not samples: as many are equal, only their neighbours tell them apart.
     are_numbers = any(row.ndim == 0 for held in rows.values() for row in held)
@@ -203,3 +209,65 @@ def _by_position(
             start += len(rows[key])
         parts[key] = placed[groups[key]]
     return parts
+
+
+Matched = tuple[Batch, Batch]  # of the reference, and of the candidate in its order
+Groups = Mapping[MicrobatchKey, object]
+
+
+def follow(
+    rows: Mapping[MicrobatchKey, Rows], groups: Groups, base: Batch, others: Sequence[Matched]
+) -> dict[MicrobatchKey, Part] | None:
+    """The parts of the rows of one step; None where neither data nor other models tell them.
+
+    `base` is the reference's batch of the same model, `others` are those of other models.
+    """
+    parts: dict[MicrobatchKey, Part] = {}
+    for microbatch in sorted({key.microbatch for key in rows}):
+        mine = {key: held for key, held in rows.items() if key.microbatch == microbatch}
+        parts |= _by_content(mine, groups, base)
+    for key, held in rows.items():
+        if key not in parts:
+            known = (*others, (base, replace(base, parts=parts)))
+            part = next(_like_others(key, len(held), base, known), None)
+            if part is None:
+                return None
+            parts[key] = part
+    return parts
+
+
+def _by_content(
+    rows: Mapping[MicrobatchKey, Rows], groups: Groups, base: Batch
+) -> dict[MicrobatchKey, Part]:
+    """Of one microbatch."""
+    key = next(iter(rows))
+    block = _block(base, key)
+    samples = base.rows[key.step]
+    found = find_rows(rows, groups, [samples[index] for index in block]) or {}
+    return {
+        key: Part(normalise(Run(block[i], 1) for run in runs for i in run.indices))
+        for key, runs in found.items()
+    }
+
+
+def _like_others(
+    key: MicrobatchKey, count: int, base: Batch, others: Sequence[Matched]
+) -> Iterator[Part]:
+    block = _block(base, key)
+    for reference, candidate in others:
+        for other, part in candidate.parts.items():
+            if (other.rank, other.step) != (key.rank, key.step) or part.positions or part.span:
+                continue
+            data, indices = _block(reference, other), part.indices
+            if len(data) == len(block) and len(indices) == count and set(indices) <= set(data):
+                yield Part(normalise(Run(block[data.index(i)], 1) for i in indices))
+
+
+def _block(base: Batch, of: MicrobatchKey) -> list[int]:
+    """The samples of one microbatch, of all ranks, in the order of the batch."""
+    held = (
+        part.indices
+        for key, part in base.parts.items()
+        if (key.step, key.microbatch) == (of.step, of.microbatch)
+    )
+    return sorted({index for indices in held for index in indices})

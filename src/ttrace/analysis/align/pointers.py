@@ -17,8 +17,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from ttrace.analysis.align.lookup import find_rows
-from ttrace.analysis.batch import Batch, MicrobatchKey, Part, Pointers, Strand, digest
-from ttrace.analysis.inputs import RowsOf, rows_along
+from ttrace.analysis.batch import (
+    Batch,
+    MicrobatchKey,
+    Part,
+    Pointers,
+    RowsOf,
+    Strand,
+    digest,
+    rows_along,
+)
 from ttrace.analysis.sources import Source
 from ttrace.core.layout import Run, normalise
 
@@ -61,26 +69,33 @@ def with_pointers(
         return batch
     others: list[Batch] = []
     pointers: set[tuple[MicrobatchKey, str]] = set()
-    expected = reference.inputs_of(strand).tensors
-    for name, ours in expected.items():
+    for name, ours in reference.inputs_of(strand).tensors.items():
         theirs = candidate.inputs_of(strand).tensors.get(name, {})
-        if name == choice.name or not theirs:
-            continue
-        for dim, reading in _READINGS:
-            found = {
-                step: reading(
-                    _Side(held=ours[step], batch=batches[0]), _Side(held=held, batch=batch)
-                )
-                for step, held in theirs.items()
-                if step in ours and _are_read(ours[step], batches[0]) and _are_read(held, batch)
-            }
-            made = {step: rows for step, rows in found.items() if rows is not None}
-            if made and len(made) == len(theirs):
-                others.append(_batch_of(made, dim))
-                pointers.update(_bytes([ours, theirs]))
-                break
+        made = None if name == choice.name or not theirs else _rows_of(ours, theirs, batches)
+        if made is not None:
+            others.append(made)
+            pointers.update(_bytes([ours, theirs]))
     known: Pointers = frozenset(pointers)
     return replace(batch, others=tuple(others), pointers=known)
+
+
+def _rows_of(
+    ours: Mapping[int, Held], theirs: Mapping[int, Held], batches: tuple[Batch, Batch]
+) -> Batch | None:
+    """The rows that an input makes, by the first reading that fits all steps of the candidate."""
+    for dim, reading in _READINGS:
+        found = {
+            step: reading(
+                _Side(held=ours[step], batch=batches[0]), _Side(held=held, batch=batches[1])
+            )
+            for step, held in theirs.items()
+            if step in ours
+            if _are_read(ours[step], batches[0]) and _are_read(held, batches[1])
+        }
+        made = {step: rows for step, rows in found.items() if rows is not None}
+        if made and len(made) == len(theirs):
+            return _batch_of(made, dim)
+    return None
 
 
 def _are_read(held: Held, batch: Batch) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ttrace.analysis.align.holdings import Group, Holdings, without
-from ttrace.core.ids import Kind
+from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import Piece
 from ttrace.core.record import Record
@@ -121,16 +121,12 @@ def _contributions(holdings: Holdings, terms: Sequence[Term]) -> Iterator[Piece]
 
 def _require_all_groups(holdings: Holdings, records: Sequence[Record]) -> None:
     """A gradient has a term wherever its value was; a loss, in the same microbatches."""
+    # Microbatches 0 and 1 of ranks 0 and 1, each with samples of its own, make four groups. A loss
+    # with records of three of them lacks one; of a rank without samples, as in a pipeline, nothing.
     id_ = records[0].id
     if id_.kind.is_unreduced:
         return  # a parameter that a microbatch does not use gets nothing from it
-    if id_.kind is Kind.LOSS:
-        stored = {record.microbatch for record in holdings.trace.by_id()[id_]}
-        shards = [key for key in holdings.batch.parts if key[0] == id_.step]
-        expected = {holdings.group_at(s) for s in shards if s[2] in stored}
-    else:
-        forward = holdings.trace.by_id().get(id_.forward, ())
-        expected = {holdings.group(record) for record in forward}
+    expected = _groups_of_loss(holdings, id_) if id_.kind is Kind.LOSS else _groups(holdings, id_)
     found = {holdings.group(record) for record in records}
     if all(part is not None and part.positions for part, _ in found):
         # The gradient of gathered sequences has terms from all that hold their positions.
@@ -143,3 +139,15 @@ def _require_all_groups(holdings: Holdings, records: Sequence[Record]) -> None:
             f"microbatch {', '.join(map(str, missing))} where ranks "
             f"{sorted({record.rank for record in records})} hold the others"
         )
+
+
+def _groups_of_loss(holdings: Holdings, id_: TensorId) -> set[Group]:
+    """Of all ranks, in the microbatches in which any has a loss."""
+    stored = {record.microbatch for record in holdings.trace.by_id()[id_]}
+    shards = (key for key in holdings.batch.parts if key.step == id_.step)
+    return {holdings.group_at(shard) for shard in shards if shard.microbatch in stored}
+
+
+def _groups(holdings: Holdings, id_: TensorId) -> set[Group]:
+    """Where the value was that a gradient is of."""
+    return {holdings.group(record) for record in holdings.trace.by_id().get(id_.forward, ())}

@@ -2,8 +2,8 @@
 
 Enters: alignments and tolerances. Leaves: a verdict for every id; nothing is skipped silently.
 measure.py measures pairs, sketched.py those of fingerprints, loss_scale.py finds the factor that a
-split batch explains, terms.py where ranks share out the loss, tokens.py leaves out what a router
-sent elsewhere, grain.py finds values of fewer bits, judge.py makes every verdict.
+split batch explains and where ranks share out the loss, tokens.py leaves out what a router sent
+elsewhere, grain.py finds values of fewer bits, judge.py makes every verdict.
 """
 
 from ttrace.analysis.compare.grain import Asked, Precisions, is_witnessed, precisions, source_of

@@ -17,11 +17,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from ttrace.analysis.compare.measured import Measured
-from ttrace.core.alignment import Pair
-from ttrace.core.formats import Format, coarsest, format_of
+from ttrace.core.formats import Format, Precision, coarsest, format_of
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.logical import LogicalTensor
-from ttrace.core.precision import Precision
+from ttrace.core.logical import LogicalTensor, Pair
 from ttrace.core.statistics import Statistics
 
 # Chosen: bits that are zero in all witnesses; by chance in one of 2^48 tensors.
@@ -47,7 +45,7 @@ _OF_HIDDEN = frozenset({Kind.OUTPUT, Kind.GRAD_INPUT, Kind.GRAD_OUTPUT, Kind.GRA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Names of dtypes that the candidate was told to use (analysis/requested.py)."""
+    """Names of dtypes that the candidate was told to use (analysis/lost_bits.py)."""
 
     everywhere: AbstractSet[str] = frozenset()
     in_reduction: AbstractSet[str] = frozenset()
@@ -84,28 +82,38 @@ def precisions(
     isolated: bool,
 ) -> Precisions:
     """Of all pairs; in an isolated run everything was given values of the reference's precision."""
+    judge = _Rules(pairs, measured, asked, isolated=isolated)
+    wrong: dict[TensorId, Precision] = {}
+    allowed: dict[TensorId, Precision] = {}
+    for id_, found in _beyond_doubt(pairs, measured).items():
+        if all(_is_finer(run.get(id_), found) for run in noise) and not judge.follows(id_, found):
+            target = allowed if judge.allows(id_, found) else wrong
+            target[id_] = found
+    if not isolated:
+        wrong = {id_: found for id_, found in wrong.items() if not _passes_on(id_, allowed)}
+    return Precisions(wrong=wrong, allowed=allowed)
+
+
+def _beyond_doubt(
+    pairs: Mapping[TensorId, Pair], measured: Mapping[TensorId, Measured]
+) -> dict[TensorId, Precision]:
+    """Pairs whose precisions differ by no coincidence.
+
+    Where one of its kind is certain, a small tensor of the same precision is no coincidence.
+    """
+    # main_grad of step 0, all likely to be bfloat16 and float32 in the reference:
+    #     wq, 4096 witnesses    certain
+    #     norm, 2 witnesses     as wq: the same step, kind and precision
+    #     of step 1, alone, 2 witnesses    left out
     seen = {id_: found for id_, found in measured.items() if found.witnesses}
     likely = dict(_likely(pairs, seen))
     certain = {id_: found for id_, found in likely.items() if _is_certain(id_, found, pairs, seen)}
-    # Where one of its kind is certain, a small tensor of the same precision is no coincidence.
     kinds = {(id_.step, id_.kind, found.candidate) for id_, found in certain.items()}
-    lower = {
+    return {
         id_: found
         for id_, found in likely.items()
         if id_ in certain or (found.is_lower and (id_.step, id_.kind, found.candidate) in kinds)
     }
-    judge = _Rules(pairs, measured, asked, isolated=isolated)
-    wrong: dict[TensorId, Precision] = {}
-    allowed: dict[TensorId, Precision] = {}
-    for id_, found in lower.items():
-        if not all(_is_finer(run.get(id_), found) for run in noise) or judge.follows(id_, found):
-            continue
-        target = allowed if judge.allows(id_, found) else wrong
-        target[id_] = found
-    for id_ in [id_ for id_ in wrong if not isolated and id_.kind is Kind.OUTPUT]:
-        if any(source in allowed for source in _inputs(id_, allowed)):
-            del wrong[id_]
-    return Precisions(wrong=wrong, allowed=allowed)
 
 
 def _likely(
@@ -220,11 +228,12 @@ def _is_finer(noisy: Statistics | None, found: Precision) -> bool:
     return noisy.candidate_grain > found.candidate.mantissa_bits
 
 
-def _inputs(id_: TensorId, among: Mapping[TensorId, Precision]) -> Iterator[TensorId]:
-    """Of the call that made an output."""
-    for other in among:
-        if other.kind is Kind.INPUT and replace(other, kind=id_.kind, slot=id_.slot) == id_:
-            yield other
+def _passes_on(id_: TensorId, allowed: Mapping[TensorId, Precision]) -> bool:
+    """Whether it is the output of a call whose input may be of another precision."""
+    return id_.kind is Kind.OUTPUT and any(
+        other.kind is Kind.INPUT and replace(other, kind=id_.kind, slot=id_.slot) == id_
+        for other in allowed
+    )
 
 
 def _is_sum(tensor: LogicalTensor) -> bool:

@@ -1,7 +1,8 @@
 """Stage 4 of 7: compare. Every verdict is made here.
 
 Enters: an alignment, what was measured of it, and its tolerance. Leaves: the verdict; every id gets
-one. It must not know where tolerances come from.
+one. It must not know where tolerances come from. Conflicts are replicas of one tensor that are
+further from each other than rounding explains.
 """
 
 from __future__ import annotations
@@ -10,23 +11,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ttrace.analysis.compare.conflicts import (
-    conflict,
-    disagreeing,
-    is_beside_the_point,
-    is_conflict,
-    worst_of,
-)
-from ttrace.analysis.compare.measured import Measured
-from ttrace.core.alignment import Alignment, Pair
+from ttrace.analysis.compare.measured import Disagreement, Measured
 from ttrace.core.finding import Finding, Specifics
+from ttrace.core.formats import MOST_ROUNDINGS, Precision
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.judgement import Judgement, Tolerance
-from ttrace.core.logical import LogicalTensor
-from ttrace.core.precision import Precision
-from ttrace.core.readings import Reading, Statistic, in_eps, readings
+from ttrace.core.logical import Alignment, LogicalTensor, Pair
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.core.statistics import Statistics
+from ttrace.core.statistics import (
+    Judgement,
+    Reading,
+    Statistic,
+    Statistics,
+    Tolerance,
+    in_eps,
+    readings,
+)
 from ttrace.trace.dtypes import eps_of
 
 # The run to blame for what is not there, unless its recording had faults: then nobody knows.
@@ -42,8 +41,6 @@ _KINDS_OF_ERROR = {
 }
 _OF_ALL = frozenset({Statistic.GAIN, Statistic.SHIFT, Statistic.CHOICES})  # whatever cells are
 _BESIDE_A_FACTOR = 0.05  # chosen: of the error, where nearly all of it is a factor
-# Chosen: one rounding moves a tensor by about a fifth of eps, a sum of a few terms rounds as often.
-_ROUNDINGS = 2.0
 _SHOWN_GAPS = 3  # chosen: the first say where to look
 
 
@@ -131,6 +128,9 @@ def _judge_measured(
     precision: Precision | None,
     order: int,
 ) -> TensorResult:
+    # Error norm 2e-3 where 1e-3 is allowed: MISMATCH, ratio 2. The same, and bfloat16 in place of
+    # float32 explains all of it: ratio infinite, LOWER_PRECISION. Error norm 5e-4 and the same bits
+    # are lost: that, too, as its grain is a judgement of its own.
     reference, candidate = pair
     found, eps = measured.statistics, eps_of(candidate.dtype)
     judgements = _judgements(found, tolerance, reference.shape, eps)
@@ -164,7 +164,7 @@ def _judge_measured(
 def _explains(precision: Precision, found: Statistics, judgements: Sequence[Judgement]) -> bool:
     """Whether rounding to the coarser format is all that is wrong; nothing without a tolerance."""
     others_pass = all(judgement.ratio <= 1 for judgement in judgements)
-    is_rounding = found.relative_error <= _ROUNDINGS * precision.coarser.eps
+    is_rounding = found.relative_error <= MOST_ROUNDINGS * precision.coarser.eps
     return bool(judgements) and (others_pass or is_rounding)
 
 
@@ -191,23 +191,22 @@ def _verdict(
     tolerance: Tolerance | None,
     judgements: Sequence[Judgement],
 ) -> tuple[Verdict, Finding | None]:
+    # Error 3 where 1 is allowed, and a replica that is off by
+    #     0.1    MISMATCH: all replicas are wrong, by far more than they differ
+    #     2.0    CONFLICT, though all are wrong as well
+    # Error 0.5, and a replica that is off by
+    #     1e-9   PASS, and the finding says that replicas were rounded
+    #     2.0    CONFLICT
     found, worst = measured.statistics, worst_of(measured)
-    if found.nonfinite_reference:
-        # Infinities that a perturbed reference has at the same places are there on purpose.
-        if tolerance is None:
-            return Verdict.UNDECIDED, Finding.REFERENCE_NONFINITE
-        return Verdict.NONFINITE, Finding.OTHER_INFINITIES
-    if found.nonfinite_candidate:
-        return Verdict.NONFINITE, Finding.NONFINITE
+    if found.nonfinite_reference or found.nonfinite_candidate:
+        return _verdict_on_infinities(found, tolerance)
     decisive = max(judgements, key=lambda judgement: judgement.ratio, default=None)
     is_wrong = decisive is not None and not decisive.ratio <= 1
     disagrees = worst is not None and is_conflict(worst, candidate, tolerance)
     if worst is not None and disagrees and not (is_wrong and is_beside_the_point(worst, found)):
         is_own = worst.recompute
-        return (
-            Verdict.CONFLICT,
-            Finding.RECOMPUTATION_DIFFERS if is_own else Finding.REPLICAS_DISAGREE,
-        )
+        finding = Finding.RECOMPUTATION_DIFFERS if is_own else Finding.REPLICAS_DISAGREE
+        return Verdict.CONFLICT, finding
     if found.equal:
         return Verdict.PASS, Finding.EQUAL
     if tolerance is None:
@@ -216,6 +215,17 @@ def _verdict(
     if is_wrong:
         return Verdict.MISMATCH, _kind_of_error(found, decisive.reading.statistic, tolerance)
     return Verdict.PASS, None if worst is None else Finding.REPLICAS_ROUNDED
+
+
+def _verdict_on_infinities(
+    found: Statistics, tolerance: Tolerance | None
+) -> tuple[Verdict, Finding]:
+    if not found.nonfinite_reference:
+        return Verdict.NONFINITE, Finding.NONFINITE
+    # Infinities that a perturbed reference has at the same places are there on purpose.
+    if tolerance is None:
+        return Verdict.UNDECIDED, Finding.REFERENCE_NONFINITE
+    return Verdict.NONFINITE, Finding.OTHER_INFINITIES
 
 
 def _with_moves(result: TensorResult, moved: int, allowed: float) -> TensorResult:
@@ -272,3 +282,60 @@ def _ratio(value: float, allowed: float) -> float:
     if value == 0:
         return 0.0
     return value / allowed if allowed else math.inf
+
+
+# Chosen: sums of fp32 in random order differ by a few eps; clean norms over ranks reached 5.
+_RANDOM_ORDER_EPS = 16
+_FP32_EPS = eps_of("float32")
+
+_BESIDE_THE_POINT = 0.1  # chosen: of the error that all replicas share
+
+
+def worst_of(measured: Measured) -> Disagreement | None:
+    def size(one: Disagreement) -> tuple[bool, float]:
+        return _has_other_infinities(one), one.statistics.error_norm
+
+    return max(measured.disagreements, key=size, default=None)
+
+
+def _has_other_infinities(one: Disagreement) -> bool:
+    return bool(one.statistics.nonfinite_reference or one.statistics.nonfinite_candidate)
+
+
+def disagreeing(measured: Measured) -> tuple[int, ...]:
+    return tuple(sorted({rank for d in measured.disagreements for rank in d.ranks}))
+
+
+def is_conflict(worst: Disagreement, candidate: LogicalTensor, tolerance: Tolerance | None) -> bool:
+    """Replicas come from one collective or from the same arithmetic: only kernels that add in
+    random order can make them differ, by rounding of the sum and of its last place.
+    """
+    eps, found = eps_of(candidate.dtype), worst.statistics
+    replica = max(eps, _RANDOM_ORDER_EPS * _FP32_EPS) * found.reference_norm if eps else 0.0
+    limit = replica if tolerance is None else min(replica, tolerance.error_norm)
+    return _has_other_infinities(worst) or found.error_norm > limit
+
+
+def is_beside_the_point(worst: Disagreement, found: Statistics) -> bool:
+    """Whether all replicas are wrong by far more than they differ from each other."""
+    if _has_other_infinities(worst):
+        return False
+    return worst.statistics.error_norm < _BESIDE_THE_POINT * found.error_norm
+
+
+def conflict(measured: Measured, candidate: LogicalTensor) -> Specifics | None:
+    """The replica that is furthest from what it repeats, and who holds that."""
+    worst = worst_of(measured)
+    if worst is None:
+        return None
+    others = {
+        rank
+        for piece in candidate.pieces
+        if piece.layout.overlaps(worst.layout)
+        for rank in piece.ranks
+    }
+    return Specifics(
+        ranks=worst.ranks,
+        other_ranks=tuple(sorted(others)),
+        relative_error=worst.statistics.relative_error,
+    )

@@ -2,6 +2,10 @@
 
 Enters: pairs, and into how many parts each run splits its batch. Leaves: one factor for the whole
 run, and the ones that a correct run may have. It is measured on the first gradient of backward.
+
+Ranks that all see the whole batch may each take the loss of some of its rows. Their losses differ
+then, and so do all gradients until they are summed: what looks like replicas are terms. In which
+steps that is so is found here; which reading of a tensor counts is measured (measure.py).
 """
 
 from __future__ import annotations
@@ -12,12 +16,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ttrace.analysis.compare.measure import Comparator
-from ttrace.analysis.compare.terms import split_losses
-from ttrace.core.alignment import Pair
 from ttrace.core.finding import Note, Topic
 from ttrace.core.form import made_at
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.logical import LogicalTensor, as_terms
+from ttrace.core.logical import LogicalTensor, Pair, as_terms
 from ttrace.core.scale import MARGIN, Scales, explained_scales, written_scale
 
 _SHOWN_GAINS = 8  # chosen: one for every microbatch of a rank
@@ -139,20 +141,26 @@ def _seed_gains(
 
     Of the first step in which that is a number: one that overflowed tells nothing.
     """
-    seeds: dict[int, tuple[int, Pair]] = {}
-    for id_, pair in pairs.items():
-        if not id_.kind.is_gradient_of_activation or id_.asked != asked:
-            continue
-        if pair[0].volume > 1 and not pair[1].gaps:
-            made = made_at(pair[0].pieces)
-            if id_.step not in seeds or made < seeds[id_.step][0]:
-                seeds[id_.step] = made, pair
-    for step, (_, (reference, candidate)) in sorted(seeds.items(), key=lambda found: found[0]):
+    seeds = _seeds(pairs, asked=asked)
+    for step in sorted(seeds):
+        reference, candidate = seeds[step]
         candidate = (as_terms(candidate) if step in shares else None) or candidate
         gains = [comparator.gain(reference, piece) for piece in candidate.pieces]
         if found := [gain for gain in gains if math.isfinite(gain) and gain != 0]:
             return found
     return []
+
+
+def _seeds(pairs: Mapping[TensorId, Pair], *, asked: bool) -> dict[int, Pair]:
+    """The first gradient of backward in every step, that of more than one number."""
+    first: dict[int, tuple[int, Pair]] = {}
+    for id_, pair in pairs.items():
+        is_wanted = id_.kind.is_gradient_of_activation and id_.asked == asked
+        if is_wanted and pair[0].volume > 1 and not pair[1].gaps:
+            made = made_at(pair[0].pieces)
+            if id_.step not in first or made < first[id_.step][0]:
+                first[id_.step] = made, pair
+    return {step: pair for step, (_, pair) in first.items()}
 
 
 def _main_gain(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> float:
@@ -185,3 +193,23 @@ def _scale_note(factor: float, gains: Sequence[float]) -> Note | None:
     if not _are_alike(gains):
         return Note(topic=Topic.UNEQUAL_WEIGHTS, gains=tuple(gains[:_SHOWN_GAINS]))
     return None if factor == 1.0 else Note(topic=Topic.LOSS_SCALE, factor=factor)
+
+
+# Chosen: two wrong losses may be wrong in opposite ways; shares of one are nearer by far more.
+_NEARER = 0.1
+
+
+def split_losses(comparator: Comparator, pairs: Mapping[TensorId, Pair]) -> dict[int, int]:
+    """Steps whose loss is the sum or the mean of what ranks hold, and of how many."""
+    found: dict[int, int] = {}
+    for id_, (reference, candidate) in pairs.items():
+        terms = as_terms(candidate) if id_.kind is Kind.LOSS and candidate.replicas else None
+        if terms is None or len(terms.pieces) != 1:
+            continue
+        each = [comparator.gain(reference, p) for p in (*candidate.pieces, *candidate.replicas)]
+        total = sum(each)
+        alone = min(abs(gain - 1) for gain in each)
+        together = min(abs(total - 1), abs(total / len(each) - 1))
+        if len(set(each)) > 1 and together < _NEARER * alone:
+            found[id_.step] = len(each)
+    return found

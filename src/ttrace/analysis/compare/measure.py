@@ -17,12 +17,12 @@ from ttrace.analysis.compare.measured import Disagreement, Measured, Unit
 from ttrace.analysis.compare.sketched import SketchComparator
 from ttrace.analysis.compare.tokens import leave_out_moved, token_dims
 from ttrace.core.form import records_of, unlike
+from ttrace.core.formats import Precision
 from ttrace.core.logical import LogicalTensor, Piece, as_mean, as_terms
-from ttrace.core.precision import Precision
 from ttrace.core.statistics import Statistics
 from ttrace.measure.accumulator import Accumulator
-from ttrace.measure.witnesses import Witnesses
-from ttrace.trace.pairs import PairReader
+from ttrace.measure.rounding import Witnesses
+from ttrace.trace.blocks import PairReader
 from ttrace.trace.quantised import is_quantised, kept_records
 from ttrace.trace.sketches import InCells, SketchReader, is_sketched
 from ttrace.trace.spans import SpanReader

@@ -57,5 +57,5 @@ class Measured:
     disagreements: tuple[Disagreement, ...] = ()
     moved: Size = 0
     as_terms: bool = False  # the candidate's replicas were taken as terms of a sum
-    witnesses: Size = 0  # that one of both was rounded (measure/witnesses.py)
+    witnesses: Size = 0  # that one of both was rounded (measure/rounding.py)
     cells_fit: bool = True  # else fingerprints of both cannot be brought together: nothing is known

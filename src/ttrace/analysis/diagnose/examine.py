@@ -2,31 +2,41 @@
 
 Enters: aligned pairs, their verdicts, and readers of both traces. Leaves: frozen plain data for the
 report (core/evidence.py). A few suspects are read once more, whole or in a sample of boxes; where
-nothing fails or is undecided, nothing is read. Nothing is judged again.
+nothing fails or is undecided, nothing is read. Nothing is judged again. Of suspects that have
+fingerprints only, cells tell which ranks are wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from ttrace.analysis.diagnose.mistakes import diagnose, is_open, nearest, of_precision
 from ttrace.analysis.diagnose.picture import Picture
 from ttrace.analysis.diagnose.quantised import CodesReader
-from ttrace.analysis.diagnose.sample import sample
+from ttrace.analysis.diagnose.sample import Sample, sample
 from ttrace.analysis.diagnose.suspect import LARGEST, MOST_PIECES, Gathering, window_of
-from ttrace.core.blame import Culprit
+from ttrace.core.blame import Culprit, Diagnosis, Nearest
 from ttrace.core.evidence import Detail, Scalar, Shard
+from ttrace.core.form import unlike
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.logical import LogicalTensor, Piece
+from ttrace.core.logical import LogicalTensor, Pair, Piece
 from ttrace.core.mesh import NO_MESH, Mesh
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.measure.accumulator import Accumulator
-from ttrace.trace.blocks import BlockReader, blocks
-from ttrace.trace.pairs import BlockPair, PairReader, Window
+from ttrace.measure.cells import Array, energies
+from ttrace.trace.blocks import BlockPair, BlockReader, PairReader, Window, blocks
+from ttrace.trace.sketches import (
+    CellsDoNotFit,
+    SketchReader,
+    common_sizes,
+    is_sketched,
+    whole_cells,
+)
 from ttrace.trace.spans import SpanReader
 
 SUSPECTS = 24  # chosen: more than a person opens
@@ -112,28 +122,11 @@ class Examiner:
 
         `before` is the candidate's value before the step, `sizes` are those of mesh axes and more.
         """
-        parts = _parts(candidate)
-        layouts = [part.piece.layout for part in parts]
-        chosen = sample(reference.shape, layouts, result.statistics)
-        picture = Picture(reference.shape, chosen.cells)
-        gathering = Gathering(reference, candidate)
-        for is_worst, boxes in ((False, chosen.typical), (True, chosen.worst)):
-            for block in self._pairs.walk(reference, candidate, boxes):
-                for part, window, held in self._held(parts, candidate, block):
-                    values = held / scale if scale != 1 else held
-                    part.add(block.expected[window], values, is_worst=is_worst)
-                    gathering.add_held(
-                        part.piece, values, block.start, window, is_replica=part.is_replica
-                    )
-                found = block.found / scale if scale != 1 else block.found
-                picture.add(block.expected, found, block.start)
-                gathering.add(block.expected, found, block.start, block.stop)
-        allowed = None if result.tolerance is None else result.tolerance.error_norm
-        volume = max(1, reference.volume)
-        shards = tuple(part.shard(allowed, volume) for part in parts)
-        is_wrong = result.verdict.is_failure and is_open(result)
-        suspect = gathering.suspect(
-            allowed if is_wrong else None,
+        look = _Look.at(result, reference, candidate)
+        self._read(look, scale)
+        shards = look.shards()
+        suspect = look.gathering.suspect(
+            look.open_allowed,
             before=self._read_whole(before) if result.id.kind in _UPDATES else None,
             sizes=sizes or {},
             agrees=all(shard.agrees for shard in shards),
@@ -141,36 +134,34 @@ class Examiner:
             added=tuple(_adding(result.id, shards, mesh)),
         )
         diagnosis = of_precision(result)
-        if diagnosis is None and allowed is not None and is_wrong:
+        if diagnosis is None and look.open_allowed is not None:
             diagnosis = self._codes.diagnose(
                 reference,
                 candidate,
-                allowed,
-                (*chosen.typical, *chosen.worst),
+                look.open_allowed,
+                (*look.sample.typical, *look.sample.worst),
                 factor=scale,
                 before=before,
                 mesh=mesh,
             )
         if diagnosis is None and suspect is not None:
             diagnosis = diagnose(suspect)
-        return Detail(
-            id=result.id,
-            shape=reference.shape,
-            examined=picture.examined if chosen.is_part else None,
-            shards=shards,
-            tiles=picture.tiles(),
-            reference_rms=picture.reference_rms,
-            allowed_rms=None if allowed is None else allowed / math.sqrt(volume),
-            ulp=picture.ulp(),
-            worst_rows=picture.worst_rows(candidate),
-            wrong_ranks=_wrong_ranks(shards),
-            diagnosis=diagnosis,
-            nearest=None if suspect is None or diagnosis else nearest(suspect),
-            elements=picture.worst_elements(candidate),
-            scalars=tuple(Scalar(ranks=part.piece.ranks, value=part.value) for part in parts)
-            if reference.volume == 1
-            else (),
-        )
+        likeness = None if suspect is None or diagnosis else nearest(suspect)
+        return look.detail(shards, diagnosis, likeness)
+
+    def _read(self, look: _Look, scale: float) -> None:
+        """One pass over the boxes of both tensors, and over what every rank holds of them."""
+        for is_worst, boxes in ((False, look.sample.typical), (True, look.sample.worst)):
+            for block in self._pairs.walk(look.reference, look.candidate, boxes):
+                for part, window, held in self._held(look.parts, look.candidate, block):
+                    values = held / scale if scale != 1 else held
+                    part.add(block.expected[window], values, is_worst=is_worst)
+                    look.gathering.add_held(
+                        part.piece, values, block.start, window, is_replica=part.is_replica
+                    )
+                found = block.found / scale if scale != 1 else block.found
+                look.picture.add(block.expected, found, block.start)
+                look.gathering.add(block.expected, found, block.start, block.stop)
 
     def _held(
         self, parts: Iterable[_Part], candidate: LogicalTensor, block: BlockPair
@@ -193,6 +184,74 @@ class Examiner:
             values = self._before.read(tensor.pieces, tensor.shape, start, stop)
             whole[window_of(start, stop)] = values.double()
         return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """A closer look at one suspect: where to look, and what is added up there."""
+
+    result: TensorResult
+    reference: LogicalTensor
+    candidate: LogicalTensor
+    sample: Sample
+    parts: Sequence[_Part]
+    picture: Picture
+    gathering: Gathering
+
+    @classmethod
+    def at(cls, result: TensorResult, reference: LogicalTensor, candidate: LogicalTensor) -> _Look:
+        parts = _parts(candidate)
+        layouts = [part.piece.layout for part in parts]
+        chosen = sample(reference.shape, layouts, result.statistics)
+        return cls(
+            result=result,
+            reference=reference,
+            candidate=candidate,
+            sample=chosen,
+            parts=parts,
+            picture=Picture(reference.shape, chosen.cells),
+            gathering=Gathering(reference, candidate),
+        )
+
+    @property
+    def allowed(self) -> float | None:
+        """The norm of the error that rounding explains."""
+        return None if self.result.tolerance is None else self.result.tolerance.error_norm
+
+    @property
+    def open_allowed(self) -> float | None:
+        """The same, where the verdict leaves open what kind of mistake it is."""
+        is_wrong = self.result.verdict.is_failure and is_open(self.result)
+        return self.allowed if is_wrong else None
+
+    @property
+    def _volume(self) -> int:
+        return max(1, self.reference.volume)
+
+    def shards(self) -> tuple[Shard, ...]:
+        return tuple(part.shard(self.allowed, self._volume) for part in self.parts)
+
+    def detail(
+        self, shards: Sequence[Shard], diagnosis: Diagnosis | None, likeness: Nearest | None
+    ) -> Detail:
+        is_number = self.reference.volume == 1
+        numbers = (Scalar(ranks=part.piece.ranks, value=part.value) for part in self.parts)
+        return Detail(
+            id=self.result.id,
+            shape=self.reference.shape,
+            examined=self.picture.examined if self.sample.is_part else None,
+            shards=tuple(shards),
+            tiles=self.picture.tiles(),
+            reference_rms=self.picture.reference_rms,
+            allowed_rms=None if self.allowed is None else self.allowed / math.sqrt(self._volume),
+            ulp=self.picture.ulp(),
+            worst_rows=self.picture.worst_rows(self.candidate),
+            wrong_ranks=_wrong_ranks(shards),
+            diagnosis=diagnosis,
+            nearest=likeness,
+            elements=self.picture.worst_elements(self.candidate),
+            scalars=tuple(numbers) if is_number else (),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -284,3 +343,53 @@ def _wrong_ranks(shards: Iterable[Shard]) -> tuple[int, ...]:
     every = {rank for shard in shards for rank in shard.ranks}
     wrong = {rank for shard in shards for rank in shard.ranks if (shard.ratio or 0.0) > 1}
     return tuple(sorted(wrong)) if wrong != every else ()
+
+
+def wrong_by_cells(
+    spans: tuple[SpanReader, SpanReader],
+    suspects: Sequence[TensorResult],
+    pairs: Mapping[TensorId, Pair],
+    scale_of: Callable[[TensorId], float],
+) -> dict[TensorId, tuple[int, ...]]:
+    """The ranks of every suspect that are wrong where others are right."""
+    reference, candidate = map(SketchReader, spans)
+    found = {}
+    for result in suspects:
+        expected, actual = pairs[result.id]
+        if result.tolerance is None or not is_sketched(expected, actual):
+            continue
+        sizes = common_sizes(expected, actual)
+        try:
+            sums = reference.read(expected.pieces, expected.shape, sizes).sums
+            others = candidate.read(actual.pieces, actual.shape, sizes).sums
+        except CellsDoNotFit:
+            continue
+        with np.errstate(invalid="ignore"):
+            errors = energies(others / scale_of(result.id) - sums, len(sizes))
+        found[result.id] = _ranks_with_wrong_cells(
+            errors, sizes, actual, result.tolerance.error_norm
+        )
+    return found
+
+
+def _ranks_with_wrong_cells(
+    errors: Array, sizes: Sequence[int], candidate: LogicalTensor, allowed: float
+) -> tuple[int, ...]:
+    # Rows [0:4] on rank 0 and [4:8] on rank 1, 2 allowed for all: a share of 1.4 for each half.
+    #     errors 0.1 and 3    rank 1, and who holds [4:8] alike
+    #     errors 3 and 3      (): all are wrong, which says nothing of ranks
+    if any(len(piece.records) > 1 for piece in candidate.pieces):
+        return ()
+    wrong, every = set(), set()
+    for piece in candidate.pieces:
+        held = whole_cells([piece.layout], candidate.shape, tuple(sizes))
+        if held.any():
+            share = allowed * math.sqrt(piece.layout.volume / candidate.volume)
+            every.add(piece.layout)
+            wrong |= {piece.layout} if math.sqrt(float(errors[held].sum())) > share else set()
+    if wrong == every:
+        return ()
+    apart = {rank for same in unlike(candidate) for piece in same for rank in piece.ranks}
+    same = (piece for piece in candidate.replicas if not apart.intersection(piece.ranks))
+    pieces = [*candidate.pieces, *same]
+    return tuple(sorted({r for piece in pieces if piece.layout in wrong for r in piece.ranks}))

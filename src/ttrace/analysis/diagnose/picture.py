@@ -16,7 +16,7 @@ import torch
 from ttrace.analysis.diagnose.sample import as_matrix
 from ttrace.core.evidence import ElementError, RowError
 from ttrace.core.logical import LogicalTensor
-from ttrace.measure import ulp
+from ttrace.measure.rounding import bits_of, count_magnitudes, count_ulps_between
 from ttrace.trace.blocks import Index
 from ttrace.trace.dtypes import eps_of
 
@@ -171,11 +171,11 @@ def _ulp_counts(expected: torch.Tensor, found: torch.Tensor, *, is_clean: bool) 
     if coarse.itemsize not in _WITH_ULP:
         return None
     left, right = expected.to(coarse).reshape(-1), found.to(coarse).reshape(-1)
-    a, b = ulp.bits_of(left), ulp.bits_of(right)
+    a, b = bits_of(left), bits_of(right)
     if not is_clean or expected.dtype != found.dtype:
         finite = (left.isfinite() & right.isfinite()).numpy()
         a, b = a[finite], b[finite]
-    return ulp.magnitudes(ulp.distances(a, b))
+    return count_magnitudes(count_ulps_between(a, b))
 
 
 def _holders(tensor: LogicalTensor, index: Sequence[int]) -> tuple[int, ...]:

@@ -27,8 +27,7 @@ from ttrace.core.formats import format_of
 from ttrace.core.logical import LogicalTensor, Piece
 from ttrace.core.mesh import Mesh
 from ttrace.core.quantised import QuantisedForm, largest_code
-from ttrace.trace.blocks import BlockReader, Index
-from ttrace.trace.pairs import PairReader
+from ttrace.trace.blocks import BlockReader, Index, PairReader
 from ttrace.trace.quantised import Aspect, form_of, kept_records, reading
 from ttrace.trace.spans import SpanReader
 
@@ -59,6 +58,10 @@ class CodesReader:
 
         `before`: its value in the step before.
         """
+        # Codes 2 and 4, scale 0.5 in the reference, scale 0.25 here: the error is 0.5 and 1.
+        #     with the reference's scale   1 and 2, right: its scales are wrong
+        #     with the reference's codes   still 0.5 and 1: not its codes
+        # Half of the boxes were looked at: the error that is allowed is 1 / sqrt(2) of the whole's.
         kinds = _kinds(reference), _kinds(candidate)
         if not all(len(found) == 1 for found in kinds) or len(candidate.pieces) > MOST_PIECES:
             return None

@@ -18,11 +18,11 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ttrace.core.evidence import CELLS
 from ttrace.core.layout import Layout
 from ttrace.core.statistics import Statistics
 from ttrace.trace.blocks import Grid, Index
 
-CELLS = 64  # chosen: a wrong shard of 64 ranks is still a block of its own
 EXAMINED = 1 << 20  # measured: 25 ms, a sixth of what comparing 100 Mi elements takes
 _BOX = 1 << 15  # measured: arrays of float64 stay in a core's L2 cache
 _BOXES = 32  # measured: twice as many of half the size take half as long again

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.trace.blocks import Index
-from ttrace.trace.pairs import Window
+from ttrace.trace.blocks import Index, Window
 
 # Chosen: a weight of 256 x 512, as tests have. Guesses then take 13 MB (measured), twice that for
 # twice the size. Larger suspects are drawn, but it is not said what kind of mistake they look like.

@@ -12,8 +12,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, TypeVar
 
-from ttrace.analysis.engine.base import Engine, Job, Workplace, one_thread
-from ttrace.analysis.engine.batches import FirstError, JobBatch, JobOutcome, batches_of, run_batch
+from ttrace.analysis.engine.base import (
+    Engine,
+    FirstError,
+    Job,
+    JobBatch,
+    JobOutcome,
+    Workplace,
+    batches_of,
+    one_thread,
+    run_batch,
+)
 from ttrace.errors import UsageError, WorkerLost
 
 try:

@@ -19,8 +19,15 @@ from multiprocessing.reduction import ForkingPickler
 from socket import socketpair
 from typing import NamedTuple, Self, TypeVar
 
-from ttrace.analysis.engine.base import Engine, Job, Workplace
-from ttrace.analysis.engine.batches import FirstError, JobBatch, JobOutcome, batches_of
+from ttrace.analysis.engine.base import (
+    Engine,
+    FirstError,
+    Job,
+    JobBatch,
+    JobOutcome,
+    Workplace,
+    batches_of,
+)
 from ttrace.errors import UsageError, WorkerLost
 
 _T = TypeVar("_T")

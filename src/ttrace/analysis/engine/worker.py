@@ -14,8 +14,7 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from ttrace.analysis.engine.base import Workplace, one_thread
-from ttrace.analysis.engine.batches import run_batch
+from ttrace.analysis.engine.base import Workplace, one_thread, run_batch
 
 
 def main() -> None:

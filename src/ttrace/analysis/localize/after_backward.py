@@ -10,7 +10,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from ttrace.analysis.localize.findings import (
-    Consumers,
+    blame_together,
     by_module,
     common_factor,
     is_everywhere,
@@ -22,8 +22,6 @@ from ttrace.core.blame import Blame, Culprit, Phase, Reason, Stage
 from ttrace.core.finding import Finding
 from ttrace.core.ids import MASTER, Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict
-
-_SHOWN = 3  # chosen: tensors of a stage that go wrong together show the same mistake
 
 
 def stages_after_backward(
@@ -38,35 +36,23 @@ def stages_after_backward(
     reductions = (Kind.REDUCED_GRAD, Kind.MAIN_GRAD)
     reduced = [r for r in unexplained if r.id.kind not in reductions or _owner(r) not in wrong]
     return (
-        *_accumulation(unexplained, {}),
-        *_reduced_gradients(reduced, {}),
-        *_main_gradients(reduced, {}),
-        *_clipping(results, {}),
-        *_optimizer(unexplained, {}),
-        *_buffers(unexplained, {}),
+        *_accumulation(unexplained),
+        *_reduced_gradients(reduced),
+        *_main_gradients(reduced),
+        *_clipping(results),
+        *_optimizer(unexplained),
+        *_buffers(unexplained),
     )
 
 
-def _accumulation(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _accumulation(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     gradients, failed = of_kind(results, Kind.ACCUMULATED_GRAD)
     if not failed:
         return ()
     if not is_everywhere(failed, gradients):
         return by_module(failed, Phase.GRADIENT_ACCUMULATION, Reason.ACCUMULATED_GRADIENT)
     blame = Blame.at(Stage.GRADIENT_ACCUMULATION, Phase.MAIN_GRADIENT)
-    return (_of_stage(blame, Reason.ALL_ACCUMULATED_GRADIENTS, failed, gradients),)
-
-
-def _of_stage(
-    blame: Blame, reason: Reason, failed: Sequence[TensorResult], all_: Sequence[TensorResult]
-) -> Culprit:
-    return Culprit(
-        blame=blame,
-        reason=reason,
-        evidence=tuple(result.id for result in failed[:_SHOWN]),
-        count=len(failed),
-        total=len(all_),
-    )
+    return (blame_together(blame, Reason.ALL_ACCUMULATED_GRADIENTS, failed, gradients),)
 
 
 def _owner(result: TensorResult) -> tuple[str, str]:
@@ -74,12 +60,12 @@ def _owner(result: TensorResult) -> tuple[str, str]:
     return result.id.module, result.id.slot
 
 
-def _reduced_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _reduced_gradients(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     """Frameworks that sum over data-parallel ranks first, then over others."""
     return _of_reduction(results, Kind.REDUCED_GRAD, Reason.DATA_PARALLEL_GRADIENT)
 
 
-def _main_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _main_gradients(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     is_second = any(result.id.kind is Kind.REDUCED_GRAD for result in results)
     reason = Reason.FINALISED_GRADIENT if is_second else Reason.REDUCED_GRADIENT
     return _of_reduction(results, Kind.MAIN_GRAD, reason)
@@ -89,6 +75,11 @@ def _of_reduction(
     results: Sequence[TensorResult], kind: Kind, reason: Reason
 ) -> tuple[Culprit, ...]:
     """`reason` is that of a module whose gradient alone is wrong."""
+    # Of 10 gradients
+    #     2 fail                   their modules; another reason where no local gradient was seen
+    #     all are 0.5 times        the reduction: COMMON_FACTOR 0.5
+    #     all, replicas disagree   the reduction: REPLICAS_DISAGREE
+    #     all, each otherwise      the accumulation: NO_COMMON_FACTOR
     gradients, failed = of_kind(results, kind)
     if not failed:
         return ()
@@ -111,10 +102,10 @@ def _of_reduction(
     else:
         stage, reason = Stage.GRADIENT_ACCUMULATION, Reason.NO_COMMON_FACTOR
     blame = Blame.at(stage, Phase.MAIN_GRADIENT)
-    return (replace(_of_stage(blame, reason, failed, gradients), factor=factor),)
+    return (replace(blame_together(blame, reason, failed, gradients), factor=factor),)
 
 
-def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _clipping(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     norms, failed_norms = of_kind(results, Kind.GRAD_NORM)
     failed_norms = [norm for norm in failed_norms if not _is_norm_of_own(norm, results)]
     clipped, failed = of_kind(results, Kind.CLIPPED_GRAD)
@@ -123,11 +114,11 @@ def _clipping(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, .
     clip = Blame.at(Stage.GRADIENT_CLIPPING, Phase.CLIP)
     if failed_norms:
         blame = replace(clip, phase=Phase.GRADIENT_NORM)
-        return (_of_stage(blame, Reason.NOT_THE_NORM, failed_norms, norms),)
+        return (blame_together(blame, Reason.NOT_THE_NORM, failed_norms, norms),)
     if failed:
-        return (_of_stage(clip, Reason.CLIPPED_GRADIENTS, failed, clipped),)
+        return (blame_together(clip, Reason.CLIPPED_GRADIENTS, failed, clipped),)
     if extra and later:
-        return (_of_stage(clip, Reason.CLIPS_ALONE, extra, (*norms, *clipped)),)
+        return (blame_together(clip, Reason.CLIPS_ALONE, extra, (*norms, *clipped)),)
     return ()
 
 
@@ -149,31 +140,35 @@ def _is_norm_of_own(norm: TensorResult, results: Sequence[TensorResult]) -> bool
     return is_whole_norm and abs(own - norm.statistics.candidate_norm) <= margin
 
 
-def _optimizer(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _optimizer(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     """Whether the step was made at all, then its state, then what it changed."""
-    return _left_out(results, {}) or _optimizer_state(results, {}) or _updates(results, {})
+    return _left_out(results) or _optimizer_state(results) or _updates(results)
 
 
-def _left_out(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _left_out(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     updated, wrong = of_kind(results, Kind.PARAM_AFTER)
     failed = [result for result in wrong if is_left_out(result)]
     blame = Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE)
-    return (_of_stage(blame, Reason.NOT_LEFT_OUT_BY_ALL, failed, updated),) if failed else ()
+    return (blame_together(blame, Reason.NOT_LEFT_OUT_BY_ALL, failed, updated),) if failed else ()
 
 
-def _optimizer_state(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _optimizer_state(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     states, failed = of_kind(results, Kind.OPTIMIZER)
     if not failed:
         return ()
     seen = _are_gradients_seen(failed, results)
     reason = Reason.OPTIMIZER_STATE if seen else Reason.STATE_OF_UNSEEN_GRADIENTS
-    culprit = _of_stage(Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE), reason, failed, states)
+    culprit = blame_together(Blame.at(Stage.OPTIMIZER_STEP, Phase.STATE), reason, failed, states)
     if all(result.verdict is Verdict.MISSING for result in failed):
         return (replace(culprit, reason=Reason.NO_STATE, count=len(_owners(failed)), total=0),)
     return (culprit,)
 
 
-def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _updates(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
+    # wq and wo have new parameters, in bfloat16 with a master copy of each in float32:
+    #     wq fails, wo passes            the update of wq
+    #     both fail, and their copies    the optimizer step
+    #     both fail, the copies pass     the optimizer step: PARAMETERS_BUT_NOT_COPIES
     updated, failed = of_kind(results, Kind.PARAM_AFTER)
     if not failed:
         return ()
@@ -186,7 +181,7 @@ def _updates(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ..
     is_by_chance = any(result.finding is Finding.ROUNDED_ALIKE for result in failed)
     if seen and not is_by_chance and not is_everywhere(failed, updated):
         return by_module(failed, Phase.UPDATE, Reason.NEW_PARAMETER)
-    return (_of_stage(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE), reason, failed, updated),)
+    return (blame_together(Blame.at(Stage.OPTIMIZER_STEP, Phase.UPDATE), reason, failed, updated),)
 
 
 def _owners(results: Sequence[TensorResult]) -> set[tuple[str, str]]:
@@ -200,7 +195,7 @@ def _are_gradients_seen(failed: Sequence[TensorResult], results: Sequence[Tensor
     return _owners(failed) <= {_owner(r) for r in results if r.id.kind in gradients}
 
 
-def _buffers(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _buffers(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     return by_module(of_kind(results, Kind.BUFFER)[1], Phase.BUFFER, Reason.BUFFER)
 
 

@@ -17,6 +17,7 @@ Consumers = Mapping[TensorId, tuple[TensorId, ...]]
 # Chosen: a bug in one module cannot spoil this share of all gradients while activations are right.
 _NEARLY_ALL = 0.9
 _MOST = 0.5
+SHOWN = 3  # chosen: tensors that go wrong together show the same mistake
 _SCALED = (Finding.CONSTANT_FACTOR, Finding.FACTOR)
 _COARSER = (Finding.LOWER_PRECISION, Finding.COARSER_THAN_TERMS)
 # Sums of two terms reduced in bf16 were off by 0.0022 to 0.003 (measured): half of its eps holds
@@ -64,6 +65,19 @@ def by_module(failed: Sequence[TensorResult], phase: Phase, reason: Reason) -> t
             evidence=tuple(result.id for result in group),
         )
         for module, group in groups.items()
+    )
+
+
+def blame_together(
+    blame: Blame, reason: Reason, failed: Sequence[TensorResult], all_: Sequence[TensorResult]
+) -> Culprit:
+    """One culprit for tensors that go wrong together: the first of them show the same mistake."""
+    return Culprit(
+        blame=blame,
+        reason=reason,
+        evidence=tuple(result.id for result in failed[:SHOWN]),
+        count=len(failed),
+        total=len(all_),
     )
 
 

@@ -24,7 +24,7 @@ each is judged by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ttrace.analysis.localize.after_backward import stages_after_backward
@@ -99,6 +99,10 @@ def _of_step(
     *,
     by_hand: bool,
 ) -> tuple[Culprit, ...]:
+    # Wrong at wq: its output by 0.2, the gradients of its input and of its weight by 0.3. Segments:
+    #     wq forward     a culprit
+    #     wq backward    with the weight's gradient; 0.3 follows from 0.2, so it is none. By 25, 125
+    #                    times as far, it would be a second one
     cut, unreached = _cut_graph(results, unfired)
     segments = _segments(results, unreached, displaced, modules)
     if Blame.at(Stage.LOSS, Phase.FORWARD) in segments and any(r.id.asked for r in results):
@@ -109,19 +113,19 @@ def _of_step(
     for blame in [blame for blame in segments if blame.phase is Phase.BACKWARD]:
         # Both come from the gradient inside the module: one place, not two.
         segments[blame] += segments.pop(replace(blame, phase=Phase.WEIGHT_GRADIENT), [])
-    culprits = tuple(
-        Culprit(
-            blame=blame,
-            reason=Reason.GIVEN_REFERENCE_VALUES,
-            evidence=tuple(result.id for result in found),
-        )
-        for blame, found in segments.items()
-        if not _follows(found, segments.get(replace(blame, phase=Phase.FORWARD), found))
-    )
     wrong = {module for blame in segments for module in blame.modules}
     consequences = _consequences(results, wrong, modules)
     consequences |= _updates(results) if by_hand else set()
-    return (*culprits, *cut, *stages_after_backward(results, consequences | unreached))
+    later = stages_after_backward(results, consequences | unreached)
+    return (*_culprits_of(segments), *cut, *later)
+
+
+def _culprits_of(segments: Mapping[Blame, Sequence[TensorResult]]) -> Iterator[Culprit]:
+    """Of every segment that is no consequence of its own forward."""
+    for blame, found in segments.items():
+        if not _follows(found, segments.get(replace(blame, phase=Phase.FORWARD), found)):
+            evidence = tuple(result.id for result in found)
+            yield Culprit(blame=blame, reason=Reason.GIVEN_REFERENCE_VALUES, evidence=evidence)
 
 
 def _is_back(blame: Blame) -> bool:
@@ -179,6 +183,10 @@ def _cut_graph(
     ]
     if not missing:
         return (), set()
+    # What ran first of those without gradient: attention.wq is detached from its input x.
+    #     grad_input of wq, never waited for    x needs none: cut off before wq, in attention
+    #     grad_input of wq, waited for in vain  cut off in wq itself
+    #     gradients and updates of wq's weight  were never reached, and are not blamed
     first = min(missing, key=lambda result: result.order)
     module = first.id.module
     # An input that needs no gradient was cut off before it came to the module.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 
 from ttrace.analysis.localize.after_backward import AFTER_BACKWARD
 from ttrace.analysis.localize.findings import (
+    SHOWN,
     Consumers,
     begun,
+    blame_together,
     by_module,
     by_strength,
     caller_of,
@@ -23,17 +26,16 @@ from ttrace.core.finding import Finding
 from ttrace.core.ids import Kind
 from ttrace.core.results import TensorResult, Verdict
 
-_SHOWN = 3  # chosen: tensors of a module, or parameters that differ before the step
-
 
 def localize(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Culprit, ...]:
     """The culprits at the frontier of the failures, strongest first; empty when nothing failed."""
     passed = let_pass(results)
+    backward = functools.partial(_backward, consumers=consumers)
+    looks = (_absent, _start, _forward, backward, _local_gradients, *AFTER_BACKWARD)
     for step in sorted({result.id.step for result in results}):
         of_step = [result for result in results if result.id.step == step]
-        looks = (_by_then,) if step in passed else (*_UNTIL_BACKWARD, *AFTER_BACKWARD)
-        for look in looks:
-            culprits = look(of_step, consumers)
+        for look in (_by_then,) if step in passed else looks:
+            culprits = look(of_step)
             if culprits:
                 return by_strength(culprits, of_step)
     return ()
@@ -46,7 +48,7 @@ def before_forward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     """
     first = min((result.id.step for result in results), default=0)
     of_first = [result for result in results if result.id.step == first]
-    return _absent(of_first, {}) or _start(of_first, {})
+    return _absent(of_first) or _start(of_first)
 
 
 def let_pass(results: Sequence[TensorResult]) -> set[int]:
@@ -55,22 +57,13 @@ def let_pass(results: Sequence[TensorResult]) -> set[int]:
     return {result.id.step for result in results if starts and result.id.step < min(starts)}
 
 
-def _by_then(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _by_then(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     failed = [result for result in results if result.verdict.is_failure]
-    if not failed:
-        return ()
-    return (
-        Culprit(
-            blame=Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS),
-            reason=Reason.OTHER_BY_THEN,
-            evidence=tuple(result.id for result in failed[:_SHOWN]),
-            count=len(failed),
-            total=len(results),
-        ),
-    )
+    blame = Blame.at(Stage.INITIAL_PARAMETERS, Phase.PARAMETERS)
+    return (blame_together(blame, Reason.OTHER_BY_THEN, failed, results),) if failed else ()
 
 
-def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _absent(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     """Modules of which the candidate has nothing at all: dropped layers, other names."""
     verdicts: dict[str, list[TensorResult]] = defaultdict(list)
     for result in results:
@@ -85,39 +78,25 @@ def _absent(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...
         Culprit(
             blame=Blame.of(module, phase=Phase.MISSING),
             reason=Reason.NO_TENSOR_OF_IT,
-            evidence=tuple(result.id for result in verdicts[module][:_SHOWN]),
+            evidence=tuple(result.id for result in verdicts[module][:SHOWN]),
         )
         for module in outer
     )
 
 
-def _start(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _start(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     """Before anything ran: other parameters, other data."""
     parameters, failed = of_kind(results, Kind.PARAM)
     if failed and failed[0].id.step > 0:
         return by_module(failed, Phase.PARAMETER_GATHER, Reason.GATHERED_PARAMETER)
     if failed:
-        return (
-            Culprit(
-                blame=_of_parameters(failed),
-                reason=Reason.OTHER_SPLIT if _are_parts(failed) else Reason.OTHER_PARAMETERS,
-                evidence=tuple(result.id for result in failed[:_SHOWN]),
-                count=len(failed),
-                total=len(parameters),
-            ),
-        )
+        reason = Reason.OTHER_SPLIT if _are_parts(failed) else Reason.OTHER_PARAMETERS
+        return (blame_together(_of_parameters(failed), reason, failed, parameters),)
     given, wrong = of_kind(results, Kind.INPUT)
     first = _first_model(given)
-    inputs = [result for result in wrong if result.id.module == first]
-    if inputs:
-        return (
-            Culprit(
-                blame=Blame.at(Stage.MODEL_INPUT, Phase.INPUTS),
-                reason=Reason.OTHER_DATA,
-                evidence=tuple(result.id for result in inputs),
-            ),
-        )
-    return ()
+    inputs = tuple(result.id for result in wrong if result.id.module == first)
+    blame = Blame.at(Stage.MODEL_INPUT, Phase.INPUTS)
+    return (Culprit(blame=blame, reason=Reason.OTHER_DATA, evidence=inputs),) if inputs else ()
 
 
 def _are_parts(failed: Sequence[TensorResult]) -> bool:
@@ -137,7 +116,7 @@ def _first_model(given: Sequence[TensorResult]) -> str:
 
 def _of_parameters(failed: Sequence[TensorResult]) -> Blame:
     """The modules of a few, the module that holds all of many, or all parameters."""
-    if len(failed) <= _SHOWN:
+    if len(failed) <= SHOWN:
         modules = dict.fromkeys(result.id.module for result in failed)
         return Blame.of(*modules, phase=Phase.PARAMETERS)
     common = common_module(failed)
@@ -146,7 +125,7 @@ def _of_parameters(failed: Sequence[TensorResult]) -> Blame:
     return Blame.of(common, phase=Phase.PARAMETERS)
 
 
-def _forward(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _forward(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     first = first_failed(results, lambda kind: kind in (Kind.INPUT, Kind.OUTPUT, Kind.LOSS))
     if first is None:
         return ()
@@ -182,18 +161,11 @@ def _backward(results: Sequence[TensorResult], consumers: Consumers) -> tuple[Cu
     return (Culprit(blame=blame, reason=reason, evidence=(id_,)),)
 
 
-def _local_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Culprit, ...]:
+def _local_gradients(results: Sequence[TensorResult]) -> tuple[Culprit, ...]:
     gradients, failed = of_kind(results, Kind.GRAD)
     if len(failed) > 1 and is_everywhere(failed, gradients):
-        return (
-            Culprit(
-                blame=Blame.at(Stage.BACKWARD, Phase.WEIGHT_GRADIENT),
-                reason=Reason.ALL_LOCAL_GRADIENTS,
-                evidence=tuple(result.id for result in failed[:_SHOWN]),
-                count=len(failed),
-                total=len(gradients),
-            ),
-        )
+        blame = Blame.at(Stage.BACKWARD, Phase.WEIGHT_GRADIENT)
+        return (blame_together(blame, Reason.ALL_LOCAL_GRADIENTS, failed, gradients),)
     # A gradient that claims to be whole on every rank but is not the same was never summed.
     unsummed = [result for result in failed if result.verdict is Verdict.CONFLICT]
     others = [result for result in failed if result.verdict is not Verdict.CONFLICT]
@@ -201,6 +173,3 @@ def _local_gradients(results: Sequence[TensorResult], _: Consumers) -> tuple[Cul
         *by_module(others, Phase.WEIGHT_GRADIENT, Reason.LOCAL_GRADIENT),
         *by_module(unsummed, Phase.GRADIENT_REDUCTION, Reason.LOCAL_GRADIENT),
     )
-
-
-_UNTIL_BACKWARD = (_absent, _start, _forward, _backward, _local_gradients)

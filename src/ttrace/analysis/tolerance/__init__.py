@@ -15,12 +15,12 @@ from a rate of false alarms (factors.py); what is made of gradients inherits the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
 
-from ttrace.analysis.tolerance.derived import derive
+from ttrace.analysis.tolerance.derived import Peers, derive, loss_floors, norm_floors
 from ttrace.analysis.tolerance.factors import (
     ALARM_RATE,
     BIAS,
@@ -29,12 +29,9 @@ from ttrace.analysis.tolerance.factors import (
     Factors,
 )
 from ttrace.analysis.tolerance.finer import Correlation, correlations, family, finer_limits
-from ttrace.analysis.tolerance.floors import Peers, loss_floors, norm_floors
-from ttrace.analysis.tolerance.moves import allowed_moves
 from ttrace.analysis.tolerance.yardstick import Drawn, Key, Yardstick, yardsticks
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.judgement import Limit, Tolerance
-from ttrace.core.readings import Statistic
+from ttrace.core.statistics import Limit, Statistic, Tolerance
 from ttrace.trace.dtypes import eps_of, torch_dtype
 
 __all__ = [
@@ -160,3 +157,9 @@ def _is_exact(id_: TensorId) -> bool:
     """Nothing was computed yet, or only counted."""
     counted = id_.kind is Kind.OPTIMIZER and id_.slot.endswith(".step")
     return counted or (id_.kind is Kind.PARAM and id_.step == 0)
+
+
+def allowed_moves(moved_by_noise: Iterable[int]) -> float:
+    """How many tokens of one expert may move; none where noise moves none at any of them."""
+    most = max(moved_by_noise, default=0)
+    return CHOICES_FACTOR * most + CHOICES_MORE if most else 0.0

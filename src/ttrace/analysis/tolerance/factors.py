@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 
-from ttrace.core.readings import Statistic
+from ttrace.core.statistics import Statistic
 
 # False alarms per clean run, at most.
 ALARM_RATE = 1e-3
@@ -26,9 +26,9 @@ ALARM_RATE = 1e-3
 _FEWEST_JUDGED = 6000
 # How much more another correct layout may round than the perturbed run does, and tensors differ in
 # their spread. Chosen: with it no held-out reading and no correct candidate comes beyond 0.61 of
-# its factor (benchmarks.power.draws).
+# its factor (studies.power.draws).
 BIAS = 2.0
-# Standard deviations of log(reading) from one perturbed run to the next. benchmarks.power.draws
+# Standard deviations of log(reading) from one perturbed run to the next. studies.power.draws
 # pools 0.04 and 0.05 (fp32, bf16) for norms, 0.11 for rows, 0.07 for slices, 0.15 for elements.
 _SPREAD = {
     Statistic.NORM: 0.0562,

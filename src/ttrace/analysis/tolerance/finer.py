@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from ttrace.analysis.tolerance.factors import BIAS, MEASURED_SHARE, TINY, Factors
 from ttrace.analysis.tolerance.yardstick import Drawn, Key, Yardstick
 from ttrace.core.ids import Kind, TensorId
-from ttrace.core.judgement import Limit
-from ttrace.core.readings import Statistic
-from ttrace.core.statistics import Statistics
+from ttrace.core.statistics import Limit, Statistic, Statistics
 from ttrace.trace.dtypes import eps_of
 
 Family = tuple[int, Kind, str]

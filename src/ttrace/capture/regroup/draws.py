@@ -67,22 +67,42 @@ class Draws:
             return result
         if not self._drawn:  # nobody holds any: nearly always
             return self._leaving_over(packet, call(*args, **kwargs), args)
+        redrawn = self._redrawn(packet, args)
+        if redrawn is not None:
+            return call(*redrawn, **kwargs)
+        result = call(*args, **kwargs)
+        self._follow(packet, result, args)
+        return result
+
+    def _redrawn(self, packet: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Arguments with the drawn numbers in another order; None where it rounds by none."""
+        # With u drawn, and v the numbers of u in another order:
+        #     floor(x + u)    floor(x + u + (v - u))
+        #     frac(x) < u     frac(x) < v
+        #     m < u           as it is, where m is not left over: a mask that is drawn
         tensors = [each for each in args if isinstance(each, Tensor)]
-        drawn = [each for each in tensors if each in self._drawn]
-        if packet in _COMPARES and drawn and any(each in self._left_over for each in tensors):
-            return call(*(self._again(each) if self._is(each) else each for each in args), **kwargs)
+        has_drawn = packet in _COMPARES and any(each in self._drawn for each in tensors)
+        if has_drawn and any(each in self._left_over for each in tensors):
+            return tuple(self._reorder(each) if self._is_drawn(each) else each for each in args)
         if packet in _ROUNDS and tensors and tensors[0] in self._within:
             part = self._within[tensors[0]]
             if _is_of_one_unit(part, *args[1:]):
-                return call(tensors[0] + (self._again(part) - part), *args[1:], **kwargs)
-        result = call(*args, **kwargs)
+                return tensors[0] + (self._reorder(part) - part), *args[1:]
+        return None
+
+    def _follow(self, packet: Any, result: Any, args: tuple[Any, ...]) -> None:
+        """Remember what the result is, where it was made of what was drawn, or may be left over."""
+        # Where u is drawn, by rand(4) as an example:
+        #     u * 2 - 1    is drawn still           x + u        has u within
+        #     x - u        has -u within            x - y        may be left over
+        tensors = [each for each in args if isinstance(each, Tensor)]
+        drawn = [each for each in tensors if each in self._drawn]
         if drawn and packet in _KEEPS and len(tensors) == 1:
             self._drawn[result] = True
         elif len(drawn) == 1 and packet in _ADDS and result.shape == drawn[0].shape:
             self._within[result] = drawn[0] if packet in (_aten.add, _aten.add_) else -drawn[0]
         elif not drawn:
             self._leaving_over(packet, result, args)
-        return result
 
     def _leaving_over(self, packet: Any, result: Any, args: tuple[Any, ...]) -> Any:
         """The result, which is followed where it may be what is left over of a rounding."""
@@ -96,10 +116,10 @@ class Draws:
         """Whether it is a sum with something that was drawn."""
         return bool(self._within) and total in self._within
 
-    def _is(self, value: Any) -> bool:
+    def _is_drawn(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value in self._drawn
 
-    def _again(self, drawn: Tensor) -> Tensor:
+    def _reorder(self, drawn: Tensor) -> Tensor:
         self.count += 1
         return self._noise.reordered(drawn, f"drawn {self.count}")
 

@@ -1,4 +1,9 @@
-"""Backward passes of layers in parts of their samples: parameter gradients are sums over them."""
+"""Layers in parts of their samples: in backward, parameter gradients are sums over them.
+
+The samples of BatchNorm are independent where it is frozen. In training they depend on each other
+through the mean and the variance, and in backward through two sums: these are made in parts, and
+the rest is written out.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttrace.capture.regroup.parts import Divide, joined, total
+from ttrace.capture.regroup.sums import Bounds, Divide, Rule, joined, total
 
 Gradients = tuple[Tensor | None, ...]
 
 
-def layer_norm(
-    func: Any,
-    divide: Divide,
-    grad: Tensor,
-    x: Tensor,
-    shape: Sequence[int],
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    wanted: Sequence[bool],
-) -> Gradients | None:
-    g, v, m, r = _by_rows(x, shape, (grad, x), (mean, rstd))
-    bounds = divide(v.shape[0])
-    if len(bounds) < 2 or not any(wanted[1:]):
-        return None
-    parts = [func(g[a:b], v[a:b], shape, m[a:b], r[a:b], weight, bias, wanted) for a, b in bounds]
-    return joined(parts, x.shape, wanted)
+def norm_of_rows(statistics: int) -> Rule:
+    """Norms over the last dims, with so many statistics of each row: mean and rstd, or rstd."""
 
+    def rule(
+        func: Any, divide: Divide, grad: Tensor, x: Tensor, shape: Sequence[int], *given: Any
+    ) -> Gradients | None:
+        saved, parameters, wanted = given[:statistics], given[statistics:-1], given[-1]
+        g, v, *of_rows = _by_rows(x, shape, (grad, x), saved)
+        bounds = divide(v.shape[0])
+        if len(bounds) < 2 or not any(wanted[1:]):
+            return None
+        parts = [
+            func(g[a:b], v[a:b], shape, *(each[a:b] for each in of_rows), *parameters, wanted)
+            for a, b in bounds
+        ]
+        return joined(parts, x.shape, wanted)
 
-def rms_norm(
-    func: Any,
-    divide: Divide,
-    grad: Tensor,
-    x: Tensor,
-    shape: Sequence[int],
-    rstd: Tensor,
-    weight: Tensor | None,
-    wanted: Sequence[bool],
-) -> Gradients | None:
-    g, v, r = _by_rows(x, shape, (grad, x), (rstd,))
-    bounds = divide(v.shape[0])
-    if len(bounds) < 2 or not any(wanted[1:]):
-        return None
-    parts = [func(g[a:b], v[a:b], shape, r[a:b], weight, wanted) for a, b in bounds]
-    return joined(parts, x.shape, wanted)
+    return rule
 
 
 def _by_rows(
@@ -162,3 +149,70 @@ def _of(grad: Tensor | None, start: int, stop: int) -> Tensor | None:
     if grad is None:
         return None
     return grad.narrow(1 if grad.dim() == 3 else 0, start, stop - start).contiguous()
+
+
+def batch_norm(
+    func: Any,
+    divide: Divide,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *how: Any,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The operator also updates the running statistics, which stay its own."""
+    *_, train, _, eps = how
+    bounds = divide(x.shape[0], _terms(x))
+    if not train or len(bounds) < 2:
+        return None
+    func(x, weight, bias, *how)
+    wide = x.to(_wide(x.dtype))
+    mean = _sums(wide, bounds) / _terms(x)
+    centred = wide - _of_channels(mean, x)
+    rstd = (_sums(centred.square(), bounds) / _terms(x) + eps).rsqrt_()
+    out = centred * _of_channels(rstd, x)
+    if weight is not None:
+        out = out * _of_channels(weight, x)
+    if bias is not None:
+        out = out + _of_channels(bias, x)
+    return out.to(x.dtype), mean, rstd
+
+
+def batch_norm_backward(
+    func: Any, divide: Divide, grad: Tensor, x: Tensor, weight: Tensor | None, *saved: Any
+) -> tuple[Tensor | None, ...] | None:
+    *_, mean, rstd, train, _, wanted = saved
+    bounds = divide(x.shape[0], _terms(x))
+    if len(bounds) < 2:
+        return None
+    if not train:
+        parts = [func(grad[a:b], x[a:b], weight, *saved) for a, b in bounds]
+        return joined(parts, x.shape, wanted)
+    wide = _wide(x.dtype)
+    slope = grad.to(wide)
+    normed = (x.to(wide) - _of_channels(mean, x)) * _of_channels(rstd, x)
+    of_weight, of_bias = _sums(slope * normed, bounds), _sums(slope, bounds)
+    shared = _of_channels(of_bias, x) + normed * _of_channels(of_weight, x)
+    scale = rstd if weight is None else rstd * weight
+    of_x = (slope - shared / _terms(x)) * _of_channels(scale, x)
+    own = x.dtype if weight is None else weight.dtype
+    found = (of_x.to(x.dtype), of_weight.to(own), of_bias.to(own))
+    return tuple(value if asked else None for value, asked in zip(found, wanted, strict=True))
+
+
+def _sums(x: Tensor, bounds: Bounds) -> Tensor:
+    """Over all dims but that of the channels, in parts of the samples."""
+    summed = [0, *range(2, x.dim())]
+    return total(x[a:b].sum(summed) for a, b in bounds)
+
+
+def _of_channels(values: Tensor, x: Tensor) -> Tensor:
+    return values.view(1, -1, *(1 for _ in range(x.dim() - 2)))
+
+
+def _terms(x: Tensor) -> int:
+    return x.numel() // max(1, x.shape[1])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What the statistics are computed in."""
+    return dtype if dtype == torch.float64 else torch.float32

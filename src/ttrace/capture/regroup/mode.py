@@ -15,6 +15,15 @@ Three kinds of rounding are neither at a module boundary nor in the order of one
 get noise: the products whose sum is in their own dtype, by noise on the weight that the operator
 sees, never on the parameter itself; those of an optimizer that works in low precision inside; and
 the additions by which backward collects the gradient of a parameter that is used more than once.
+
+Terms of sums over ranks are sent in fewer bits than gradients have, if that is asked:
+
+    FSDP with reduce_dtype=bfloat16     a gradient in float32 is put into a buffer in bfloat16
+    a hook that compresses gradients    a bucket is cast, and reduced as it is
+
+Each rank of a candidate rounds a term of its own, and the sum of them is rounded again, while a
+reference on one rank rounds once. No module boundary shows that: what a perturbed run sends in two
+bytes gets noise of its own dtype.
 """
 
 from __future__ import annotations
@@ -22,20 +31,21 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ttrace.adapters.patching import TellFault
 from ttrace.capture.noise import Noise
 from ttrace.capture.operator_mode import OperatorMode, are_fake, are_plain, has_compiled
-from ttrace.capture.regroup import additions, batch_norm, draws, grids, layers, sent
-from ttrace.capture.regroup.codes import CodesMade, Current
-from ttrace.capture.regroup.draws import Draws
-from ttrace.capture.regroup.parts import Bounds, Rule
-from ttrace.core.quantising import Quantising
+from ttrace.capture.regroup import layers, sums
+from ttrace.capture.regroup.codes import MAKE_CODES, CodesMade, Current, coding_of
+from ttrace.capture.regroup.draws import FOLLOWED, Draws
+from ttrace.capture.regroup.sums import Bounds, Rule
+from ttrace.core.quantised import Quantising
 
 # Chosen: a short sum is made in two parts, as two ranks make it; a long one in up to eight, which
 # leave an eighth of what its length does to it, whatever parts the candidate has.
@@ -44,27 +54,27 @@ _PART = 256
 
 _aten = torch.ops.aten
 _RULES: dict[Any, Rule] = {
-    _aten.mm: additions.product(1),
-    _aten.bmm: additions.product(2),
-    _aten.mv: additions.product(1),
-    _aten.addmm: additions.added_product(_aten.mm, 1),
-    _aten.baddbmm: additions.added_product(_aten.bmm, 2),
-    _aten.addmv: additions.added_product(_aten.mv, 1),
-    _aten.sum: additions.add_up,
-    _aten.mean: additions.average,
-    _aten.linalg_vector_norm: additions.vector_norm,
-    _aten.nll_loss_forward: additions.nll_loss,
-    _aten.index_add: additions.index_add,
-    _aten.index_add_: additions.index_add,
-    _aten.scatter_add: additions.scatter_add,
-    _aten.scatter_add_: additions.scatter_add,
-    _aten.index_put: additions.index_put,
-    _aten.index_put_: additions.index_put,
-    _aten.native_layer_norm_backward: layers.layer_norm,
-    _aten._fused_rms_norm_backward: layers.rms_norm,  # noqa: SLF001  (it has no other name)
+    _aten.mm: sums.product(1),
+    _aten.bmm: sums.product(2),
+    _aten.mv: sums.product(1),
+    _aten.addmm: sums.added_product(_aten.mm, 1),
+    _aten.baddbmm: sums.added_product(_aten.bmm, 2),
+    _aten.addmv: sums.added_product(_aten.mv, 1),
+    _aten.sum: sums.add_up,
+    _aten.mean: sums.average,
+    _aten.linalg_vector_norm: sums.vector_norm,
+    _aten.nll_loss_forward: sums.nll_loss,
+    _aten.index_add: sums.index_add,
+    _aten.index_add_: sums.index_add,
+    _aten.scatter_add: sums.scatter_add,
+    _aten.scatter_add_: sums.scatter_add,
+    _aten.index_put: sums.index_put,
+    _aten.index_put_: sums.index_put,
+    _aten.native_layer_norm_backward: layers.norm_of_rows(2),
+    _aten._fused_rms_norm_backward: layers.norm_of_rows(1),  # noqa: SLF001  (it has no other name)
     _aten.native_group_norm_backward: layers.grouped_norm,
-    _aten.native_batch_norm: batch_norm.forward,
-    _aten.native_batch_norm_backward: batch_norm.backward,
+    _aten.native_batch_norm: layers.batch_norm,
+    _aten.native_batch_norm_backward: layers.batch_norm_backward,
     _aten.convolution: layers.convolution,
     _aten.convolution_backward: layers.convolution_backward,
     _aten.embedding_dense_backward: layers.embedding,
@@ -73,7 +83,7 @@ _RULES: dict[Any, Rule] = {
 _PRODUCTS = frozenset({_aten.mm, _aten.bmm, _aten.mv, _aten.addmm, _aten.baddbmm, _aten.addmv})
 _OTHER_FORMS = ("out", "dtype")  # into a tensor that is given, or to another dtype: left alone
 _ADDITIONS = frozenset({_aten.add, _aten.add_})
-_ROUNDING = grids.MAKE_CODES | draws.FOLLOWED
+_ROUNDING = MAKE_CODES | FOLLOWED
 # They multiply by weights as well, and nothing here regroups what they add up.
 _ALSO_WEIGHTED = frozenset(
     {
@@ -83,6 +93,15 @@ _ALSO_WEIGHTED = frozenset(
         _aten.mkldnn_rnn_layer,
     }
 )
+# What ranks send in two bytes. By name: torch has the operators of c10d only where it can be
+# distributed.
+_TWO_BYTES = 2
+_SEND: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] = {
+    "c10d::allreduce_": lambda args: args[0],
+    "c10d::allreduce_coalesced_": lambda args: args[0],
+    "c10d::_reduce_scatter_base_": lambda args: [args[1]],
+}
+_PACK = "fsdp::chunk_cat"
 
 
 class Regrouping(OperatorMode):
@@ -115,12 +134,17 @@ class Regrouping(OperatorMode):
         self, func: Any, types: Sequence[type], call: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """`call` is the operator as a whole, to be called once."""
+        # mm(x, w)               w with noise; then mm(x[:, :k], w[:k]) + mm(x[:, k:], w[k:])
+        # g1 + g2                with noise on the sum, in backward and of a parameter's shape
+        # x.to(float8_e4m3fn)    x with noise that flips some codes
+        # floor(x + u)           u in another order, where it was drawn
+        # allreduce_([term])     with noise on the term, where it is of two bytes
         is_other = func._overloadname.endswith(_OTHER_FORMS)  # noqa: SLF001  (nothing else tells)
         rule = None if is_other else _RULES.get(func.overloadpacket)
         is_addition = func.overloadpacket in _ADDITIONS
         is_weighted = rule is not None or func.overloadpacket in _ALSO_WEIGHTED
         is_rounding = func.overloadpacket in _ROUNDING
-        if sent.is_sent(func):
+        if _is_sent(func):
             return self._sent(func, call, args, kwargs)
         if are_fake(types) or not (is_weighted or is_addition or is_rounding):
             return call(*args, **kwargs)
@@ -149,9 +173,9 @@ class Regrouping(OperatorMode):
     def _sent(self, func: Any, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operator, with noise on terms that are sent in fewer bits."""
         self._calls += 1
-        self._spoil(sent.before(func, args))
+        self._spoil(_terms_to_send(func, args))
         result = call(*args, **kwargs)
-        self._spoil(sent.after(func, args, kwargs))
+        self._spoil(_terms_packed(func, args, kwargs))
         return result
 
     def _spoil(self, terms: Sequence[torch.Tensor]) -> None:
@@ -160,8 +184,8 @@ class Regrouping(OperatorMode):
 
     def _on_grid(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The operator's arguments, with noise on what comes to lie on a grid."""
-        is_one = func.overloadpacket in grids.MAKE_CODES
-        coding = grids.coding_of(func, args, kwargs) if is_one else None
+        is_one = func.overloadpacket in MAKE_CODES
+        coding = coding_of(func, args, kwargs) if is_one else None
         if coding is None:
             return args
         self._codes.add(coding.codes)
@@ -251,3 +275,32 @@ def _is_parameter(value: Any) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     return any(isinstance(each, torch.nn.Parameter) for each in (value, value._base))  # noqa: SLF001
+
+
+def _is_sent(func: Any) -> bool:
+    """Whether the operator sends terms, or makes what is sent."""
+    name = func.name()
+    return name in _SEND or name == _PACK
+
+
+def _terms_to_send(func: Any, args: Sequence[Any]) -> list[Tensor]:
+    """Tensors that it is about to send; they may be changed in place."""
+    find = _SEND.get(func.name())
+    return [] if find is None else _narrow(find(args))
+
+
+def _terms_packed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """What FSDP packed wider gradients into; the same on one rank, where nothing is sent."""
+    buffer = kwargs.get("out")
+    if func.name() != _PACK or not isinstance(buffer, Tensor):
+        return []
+    return _narrow([buffer]) if args[0][0].dtype.itemsize > buffer.dtype.itemsize else []
+
+
+def _narrow(tensors: Sequence[Any]) -> list[Tensor]:
+    return [
+        each
+        for each in tensors
+        if isinstance(each, Tensor) and each.is_floating_point()
+        if each.dtype.itemsize == _TWO_BYTES
+    ]

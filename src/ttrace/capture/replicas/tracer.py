@@ -2,6 +2,8 @@
 
 Nothing stands on modules and tensors. A step ends where the script leaves it after an update, or
 with an update that comes after that; where there is no optimizer, wherever the script leaves it.
+The first rank writes what came of it, at the first comparison, at every drift, and when the run or
+the watching ends; the first drift is also said in the log of the run, once.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,23 +25,31 @@ from torch.optim import Optimizer
 
 from ttrace.adapters.base import Adapter, Parameter
 from ttrace.adapters.patching import guarding
-from ttrace.capture.closures import Arguments, exchange_closure, watched_closure
-from ttrace.capture.guard import Around, Guard, entry
-from ttrace.capture.optimizer_hooks import OptimizerHooks
-from ttrace.capture.replicas.comparison import Comparison
-from ttrace.capture.replicas.digests import Digests
+from ttrace.capture.guard import Guard, entry
+from ttrace.capture.optimizer_hooks import (
+    Arguments,
+    OptimizerHooks,
+    exchange_closure,
+    select_parameters,
+    watched_closure,
+)
+from ttrace.capture.replicas.comparison import Comparison, names_of
 from ttrace.capture.replicas.exchange import Exchange, NotAnswered
-from ttrace.capture.replicas.held import of_buffers, of_parameters
-from ttrace.capture.replicas.log import WatchLog
+from ttrace.capture.replicas.held import Digests, of_buffers, of_parameters
 from ttrace.capture.settings import WatchSettings
-from ttrace.capture.tracer import Attached, OffTracer, waiting_tracers
-from ttrace.core.drift import SharedKind
+from ttrace.capture.tracer import Attached, SteppingTracer, waiting_tracers
+from ttrace.core.drift import Drift, SharedKind, WatchedRun, in_words
 from ttrace.core.ids import Kind
+from ttrace.text import inert
+from ttrace.trace.progress import write_refusal
+from ttrace.trace.watch_file import write_watched
 
 _LOG = logging.getLogger("ttrace")
+_MOST_DRIFTS = 64  # chosen: what a person reads; further ones are counted
+_MOST_NAMES = 8  # chosen: enough to see what they are
 
 
-class ReplicaTracer:
+class ReplicaTracer(SteppingTracer):
     """Compares what replicas share, on all ranks alike, until a rank does not answer."""
 
     enabled = False  # nothing is recorded: a script or trainer need do nothing for it
@@ -50,7 +62,6 @@ class ReplicaTracer:
         log: WatchLog | None = None,
     ) -> None:
         self.attached, self.folder = attached, settings.folder
-        self.successor: ReplicaTracer | None = None
         self.guard = Guard()
         self.guard.give_up = self._give_up
         self.log = log or WatchLog(settings.folder)
@@ -59,7 +70,7 @@ class ReplicaTracer:
         self._digests = Digests()
         self._comparison: Comparison | None = None
         self._exchange: Exchange | None = None
-        self._is_inside = self._closed = False
+        self._closed = False
         self._updated: set[int] = set()
         self._taken: set[tuple[str, str]] = set()
         with guarding(self.guard.harmed):
@@ -68,37 +79,11 @@ class ReplicaTracer:
         self._at_exit = Finalize(None, self.finish, exitpriority=0)
         waiting_tracers().add(self)
 
-    @entry("the begin of a step", lambda *_: nullcontext(), gives_up=True)
-    def step(self) -> AbstractContextManager[None]:
-        if self.successor is not None:
-            return self.successor.step()
-        return Around(enter=self._try_enter, leave=self.end, abandon=self._abandon)
-
-    @entry("the begin of a step", gives_up=True)
-    def begin(self) -> None:
-        if self.successor is not None:
-            self.successor.begin()
-        else:
-            self._try_enter()
-
-    @entry("the end of a step", gives_up=True)
-    def end(self) -> None:
-        if self.successor is not None:
-            self.successor.end()
-        elif self._is_inside:
-            self._is_inside = False
-            if self._updated or not self._optimizers:
-                self._compare()
-
     def loss(self, value: torch.Tensor) -> torch.Tensor:
         return value
 
     def as_call(self, module: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
         return method
-
-    def __reduce__(self) -> tuple[type[OffTracer], tuple[()]]:
-        """A copy of what holds a tracer, here or in another process, is not watched."""
-        return OffTracer, ()
 
     @property
     def is_open(self) -> bool:
@@ -136,6 +121,11 @@ class ReplicaTracer:
             self._compare()
         self._is_inside = not self._closed
         return self._is_inside
+
+    def _leave(self) -> None:
+        self._is_inside = False
+        if self._updated or not self._optimizers:
+            self._compare()
 
     @entry("leaving a step that raised", gives_up=True)
     def _abandon(self) -> None:
@@ -183,13 +173,8 @@ class ReplicaTracer:
         self.log.seconds += time.perf_counter() - start
 
     def _parameters_of(self, optimizer: Optimizer) -> Sequence[Parameter]:
-        """All parameters where the optimizer works alone, or on tensors of its own."""
-        adapter = self._adapter
-        all_ = [p for p in adapter.parameters() if not adapter.is_updated_later(p.tensor)]
-        if len(self._optimizers) == 1:
-            return all_
-        ids = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-        return [p for p in all_ if id(p.tensor) in ids] or all_
+        is_alone = len(self._optimizers) == 1
+        return select_parameters(self._adapter, optimizer, is_alone=is_alone)
 
     def _compare(self) -> None:
         """The step is over."""
@@ -249,3 +234,64 @@ def _is_grouped() -> bool:
 def _is_capturing() -> bool:
     """What a CUDA graph replays later are not the digests of those steps."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+class WatchLog:
+    """What a watched run tells, of one process; only the first rank writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rank = 0
+        self.steps = 0  # that this process has made
+        self.seconds = 0.0  # that watching took of it
+        self.exchanges = 0  # that were begun: one for each model that took another's place
+        self._told = WatchedRun(world_size=1)  # but for the steps and seconds of now
+        self._is_logged = False
+
+    def meet(self, rank: int, world_size: int) -> None:
+        self._rank, self._told = rank, replace(self._told, world_size=world_size)
+
+    def add(self, comparison: Comparison, drifts: Sequence[Drift]) -> None:
+        """What came out of a comparison."""
+        told = self._told
+        room = _MOST_DRIFTS - len(told.drifts)
+        self._told = replace(
+            told,
+            watched=told.watched + 1,
+            compared=comparison.world.compared,
+            unjudged=comparison.unjudged,
+            drifts=(*told.drifts, *drifts[:room]),
+            more_drifts=told.more_drifts + len(drifts[room:]),
+        )
+        if drifts and not self._is_logged and self._rank == 0:
+            self._is_logged = True
+            more = f", and {len(drifts) - 1} more" if len(drifts) > 1 else ""
+            _LOG.error("ttrace: %s%s; training goes on", inert(in_words(drifts[0])), more)
+        if drifts or not told.watched:
+            self._told = replace(
+                self._told,
+                names=tuple(names_of(comparison.roll, comparison.world, _MOST_NAMES)),
+                more_drifts=self._told.more_drifts + comparison.not_looked_at,
+            )
+            comparison.not_looked_at = 0
+            self._write()
+
+    def break_off(self, why: str, *, is_own: bool = False) -> None:
+        """Others hear that this rank is gone, and not why."""
+        if self._told.broke_off is None:
+            self._told = replace(self._told, broke_off=why)
+            if is_own and self._rank != 0:
+                with suppress(OSError):
+                    write_refusal(self._folder, why)
+            self._write()
+
+    def end(self) -> None:
+        self._told = replace(self._told, ended=True)
+        self._write()
+
+    def _write(self) -> None:
+        if self._rank != 0:
+            return
+        with suppress(OSError):  # a disk that is full ends nothing
+            told = replace(self._told, steps=self.steps, seconds=self.seconds)
+            write_watched(self._folder, told)

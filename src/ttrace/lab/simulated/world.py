@@ -7,6 +7,7 @@ torch caches what it knows of meshes by thread.
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 import traceback
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as compiled
@@ -22,18 +24,49 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
-from ttrace.adapters.patching import replaced, suspend_patches
+from ttrace.adapters.patching import replaced, resume_patches, suspend_patches
 from ttrace.capture.tracer import finish_steps
 from ttrace.core.simulated import become_simulated_rank
-from ttrace.lab.simulated.failure import SimulationFailed
+from ttrace.lab.simulated import SimulationFailed
 from ttrace.lab.simulated.group import SimulatedGroup
 from ttrace.lab.simulated.meetings import Meetings
-from ttrace.lab.simulated.state import put_aside
 from ttrace.lab.simulated.turns import Abandoned, Turns
 
 _STORE_TIMEOUT = timedelta(seconds=5)  # chosen: nobody else runs while a rank waits for a store
 # Frameworks that keep what belongs to a rank in variables of their modules.
 _OF_PROCESS = ("megatron.core.parallel_state", "deepspeed")
+
+
+@contextmanager
+def put_aside() -> Iterator[None]:
+    """While open, another rank may run in this process, of which there is one of some things.
+
+    Put aside are random numbers of torch, Python and numpy, as every process has its own, and what
+    TTrace replaced for this rank. Variables of the script's own modules stay: all ranks share them.
+    """
+    suspend_patches()
+    drawn = RandomState.now()
+    try:
+        yield
+    finally:
+        drawn.restore()
+        resume_patches()
+
+
+class RandomState:
+    """How far the random numbers of a rank are."""
+
+    def __init__(self, tensors: torch.Tensor, python: object, arrays: object) -> None:
+        self._tensors, self._python, self._arrays = tensors, python, arrays
+
+    @classmethod
+    def now(cls) -> RandomState:
+        return cls(torch.get_rng_state(), random.getstate(), np.random.get_state())
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._tensors)
+        random.setstate(self._python)  # type: ignore[arg-type]
+        np.random.set_state(self._arrays)  # type: ignore[arg-type]
 
 
 def simulate(

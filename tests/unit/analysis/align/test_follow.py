@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ttrace.analysis.align.follow import follow
+from ttrace.analysis.align.matching import follow
 from ttrace.analysis.batch import Batch, MicrobatchKey, Part, digest
 from ttrace.core.layout import Run
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.support.made_traces import batch_of, record_of, trace_of
-from ttrace.analysis.align.cuts import Cut
-from ttrace.analysis.align.holdings import Holdings, without
+from ttrace.analysis.align.holdings import Cut, Holdings, without
 from ttrace.analysis.align.infer import OwnShape, cuts_of, infer_layout, own_shape
 from ttrace.core.layout import Layout, Run
 from ttrace.core.record import Record

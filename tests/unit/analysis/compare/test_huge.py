@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ttrace.analysis.compare.sketch_pair import SketchPair
+from ttrace.analysis.compare.sketched import SketchPair
 from ttrace.core.statistics import Statistics
 from ttrace.measure.cells import choose_cells
 from ttrace.measure.fingerprint import Fingerprint, fingerprint_of

@@ -7,19 +7,17 @@ import math
 import pytest
 import torch
 
+from tests.support.grains import measure
 from ttrace.analysis.compare import Allowed, Measured, judge
 from ttrace.analysis.compare.measured import Disagreement
 from ttrace.analysis.tolerance import Yardstick, tolerances
-from ttrace.core.alignment import Alignment
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.logical import LogicalTensor, Piece
-from ttrace.core.readings import Statistic
+from ttrace.core.logical import Alignment, LogicalTensor, Piece
 from ttrace.core.record import Record
 from ttrace.core.results import TensorResult, Verdict
-from ttrace.core.statistics import Statistics
-from ttrace.measure.accumulator import Accumulator
+from ttrace.core.statistics import Statistic
 from ttrace.report import wording
 
 ID = TensorId.parse("step0/a:output.0")
@@ -32,12 +30,6 @@ def logical(tensor: torch.Tensor) -> LogicalTensor:
     layout = Layout.full(shape)
     record = Record(id=ID, rank=0, sequence=1, dtype=dtype, shape=shape, layout=layout)
     return LogicalTensor(shape=shape, pieces=(Piece(layout=layout, records=(record,)),))
-
-
-def measure(reference: torch.Tensor, candidate: torch.Tensor) -> Statistics:
-    whole = Accumulator(shape=reference.shape)
-    whole.update(reference, candidate)
-    return whole.result()
 
 
 def verdict(

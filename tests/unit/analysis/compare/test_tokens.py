@@ -7,7 +7,7 @@ import torch
 
 from ttrace.analysis.compare.judge import _with_moves
 from ttrace.analysis.compare.tokens import leave_out_moved, moved_before
-from ttrace.analysis.tolerance.moves import allowed_moves
+from ttrace.analysis.tolerance import allowed_moves
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.results import TensorResult, Verdict

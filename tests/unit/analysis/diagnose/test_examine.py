@@ -14,11 +14,10 @@ from tests.support.made_results import FORWARD, detail, made, tensor
 from ttrace.analysis.diagnose import sample
 from ttrace.analysis.diagnose.examine import SUSPECTS, Examiner, suspects, with_ranks
 from ttrace.capture.manifest import checked_out
-from ttrace.core.door import from_dict
+from ttrace.core.door import from_dict, to_dict
 from ttrace.core.evidence import Detail
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
-from ttrace.core.plain import to_dict
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.measure.accumulator import Accumulator
 from ttrace.trace.spans import SpanReader

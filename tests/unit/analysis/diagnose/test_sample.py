@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ttrace.analysis.diagnose.sample import CELLS, EXAMINED, Sample, SampledBox, as_matrix, sample
+from ttrace.analysis.diagnose.sample import EXAMINED, Sample, SampledBox, as_matrix, sample
+from ttrace.core.evidence import CELLS
 from ttrace.core.layout import Layout
 from ttrace.core.statistics import Slice, Statistics
 

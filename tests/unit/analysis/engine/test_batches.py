@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.jobs import Doubled
-from ttrace.analysis.engine.batches import batches_of
+from ttrace.analysis.engine.base import batches_of
 
 MEGABYTE = 1 << 20
 

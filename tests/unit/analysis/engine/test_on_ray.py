@@ -16,10 +16,10 @@ from ttrace.analysis.engine import Engine, Workplace
 from ttrace.errors import CorruptTrace, WorkerLost
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.flow,
     pytest.mark.filterwarnings("ignore"),  # Ray leaves sockets and processes to the end
     pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="Ray is not installed: `make test-slow`"
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed: `make test-flows`"
     ),
 ]
 MANY = 64 << 20  # what a batch costs at least: such a job is one by itself

@@ -92,6 +92,7 @@ def test_who_always_dies_is_named_and_the_pool_goes_on(pool: Processes, tmp_path
     assert doubled(mapped(pool, jobs[:1])) == [0]
 
 
+@pytest.mark.flow
 def test_no_process_outlives_its_check(tmp_path: Path) -> None:
     before = children()
     jobs = [Killed(number=number, folder=tmp_path, times=0, cost=MANY) for number in range(4)]
@@ -114,6 +115,7 @@ with Processes(1) as engine, Workplace() as here:
 """
 
 
+@pytest.mark.flow
 def test_a_script_that_checks_is_not_run_again_by_workers(tmp_path: Path) -> None:
     """It need not say `if __name__ == "__main__"`, and what lies beside it is not imported."""
     (tmp_path / "script.py").write_text(SCRIPT)

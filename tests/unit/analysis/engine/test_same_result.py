@@ -10,14 +10,12 @@ from typing import Any, TypeVar
 import pytest
 
 import ttrace
-from benchmarks.fingerprints.traces import Wrong, write_candidate, write_reference
-from benchmarks.fingerprints.values import Mesh
 from tests.support import tiny_train
 from ttrace.analysis.engine import Engine, Job, Processes, Serial, Workplace
-from ttrace.analysis.measuring import measure_part
-from ttrace.analysis.part_file import StaticWorker
 from ttrace.core.results import CheckResult, Outcome
 from ttrace.report.json_file import dumps
+from zoo.made_up.traces import Wrong, write_candidate, write_reference
+from zoo.made_up.values import Mesh
 
 T = TypeVar("T")
 MESH = Mesh(tp=2, dp=2)
@@ -87,6 +85,7 @@ def written(result: CheckResult) -> str:
     return dumps(result.to_dict())
 
 
+@pytest.mark.flow
 @pytest.mark.parametrize("case", CASES)
 def test_of_processes(
     case: str, traces: Path, serial: Callable[[str], CheckResult], processes: Engine
@@ -94,28 +93,6 @@ def test_of_processes(
     result = ttrace.check(**given(traces, case), engine=processes)
     assert result.outcome is CASES[case]
     assert written(result) == written(serial(case))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_of_three_workers_that_never_speak(
-    case: str, traces: Path, serial: Callable[[str], CheckResult], tmp_path: Path
-) -> None:
-    for number in (2, 3, 1):
-        worker = StaticWorker(number=number, count=3)
-        file = measure_part(**given(traces, case), worker=worker, parts=tmp_path)
-        assert file == tmp_path / f"part-{number}-of-3.json"
-    result = ttrace.check(**given(traces, case), parts=tmp_path)
-    assert written(result) == written(serial(case))
-
-
-def test_a_part_holds_only_its_share(traces: Path, tmp_path: Path) -> None:
-    given_ = given(traces, "full-nan")
-    files = [
-        measure_part(**given_, worker=StaticWorker(number=n, count=c), parts=tmp_path / f"{c}")
-        for n, c in ((1, 1), (1, 3), (2, 3), (3, 3))
-    ]
-    sizes = [file.stat().st_size for file in files]
-    assert max(sizes[1:]) < 0.6 * sizes[0]
 
 
 def test_another_candidate_has_another_result(serial: Callable[[str], CheckResult]) -> None:
@@ -131,10 +108,11 @@ def on_ray() -> Iterator[Engine]:
         yield Shared(engine)
 
 
-@pytest.mark.slow
+@pytest.mark.flow
 @pytest.mark.filterwarnings("ignore")  # Ray leaves sockets and processes to the end
 @pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed: `make test-slow` does it"
+    importlib.util.find_spec("ray") is None,
+    reason="Ray is not installed: `make test-flows` does it",
 )
 @pytest.mark.parametrize("case", CASES)
 def test_of_ray(

@@ -7,33 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.analysis.localize.test_plain import ROUNDED, STEP, id_of
+from tests.support.isolated_results import named, wrong_by
+from tests.support.plain_results import ROUNDED, STEP, id_of
 from ttrace.analysis.localize import localize_isolated
 from ttrace.core.blame import Blame, Phase, Stage
 from ttrace.core.results import TensorResult, Verdict
-
-
-def named(
-    wrong: Mapping[str, Verdict] | str,
-    modules: frozenset[str] | None = None,
-    *,
-    by_hand: bool = False,
-) -> list[Blame]:
-    if isinstance(wrong, str):
-        wrong = dict.fromkeys(wrong.split(), Verdict.MISMATCH)
-    assert set(wrong) <= set(STEP)
-    results = [
-        TensorResult(
-            id=id_of(name),
-            verdict=wrong.get(name, Verdict.PASS),
-            order=order,
-            statistics=ROUNDED,
-            ratio=7.0 if name in wrong else 0.1,
-        )
-        for order, name in enumerate(STEP)
-    ]
-    culprits = localize_isolated(results, modules=modules, by_hand=by_hand)
-    return [culprit.blame for culprit in culprits]
 
 
 @pytest.mark.parametrize(
@@ -120,19 +98,6 @@ def test_a_culprit_of_several_steps_shows_the_step_in_which_it_is_strongest() ->
     (culprit,) = localize_isolated(results)
     assert culprit.steps == (0, 1)
     assert culprit.evidence == (id_of("a:output.0", 1),)
-
-
-def wrong_by(ratios: Mapping[str, float], step: int = 0) -> list[TensorResult]:
-    return [
-        TensorResult(
-            id=id_of(name, step),
-            verdict=Verdict.MISMATCH if name in ratios else Verdict.PASS,
-            order=order,
-            statistics=ROUNDED,
-            ratio=ratios.get(name, 0.1),
-        )
-        for order, name in enumerate(STEP)
-    ]
 
 
 def test_updates_by_hand_follow_from_wrong_gradients() -> None:

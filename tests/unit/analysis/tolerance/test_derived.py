@@ -10,9 +10,7 @@ import pytest
 from tests.support.yardsticks import EPS, FACTOR, FACTORS, key, limits_of, peaked
 from ttrace.analysis.tolerance import Factors, Yardstick, tolerances
 from ttrace.analysis.tolerance.factors import BIAS
-from ttrace.core.judgement import Tolerance
-from ttrace.core.readings import Statistic
-from ttrace.core.statistics import Slice
+from ttrace.core.statistics import Slice, Statistic, Tolerance
 
 
 class TestInherited:

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.yardsticks import EPS, FACTOR, FACTORS, key, noise, yardstick
 from ttrace.analysis.tolerance import Factors, tolerances
-from ttrace.analysis.tolerance.jump import Jump
-from ttrace.core.readings import Statistic
-from ttrace.core.statistics import Slice, Statistics
+from ttrace.analysis.tolerance.yardstick import Jump
+from ttrace.core.statistics import Slice, Statistic, Statistics
 
 
 class TestFiner:

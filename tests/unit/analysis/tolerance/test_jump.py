@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support.made_traces import write_rank
-from ttrace.analysis.tolerance.jump import Jump, jumps
+from ttrace.analysis.tolerance.yardstick import Jump, jumps
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Piece

@@ -18,9 +18,8 @@ from tests.support.yardsticks import (
 )
 from ttrace.analysis.tolerance import SCALAR_FLOOR_EPS, Factors, Yardstick
 from ttrace.analysis.tolerance.factors import BIAS
-from ttrace.analysis.tolerance.jump import Jump
-from ttrace.core.judgement import Tolerance
-from ttrace.core.readings import Statistic
+from ttrace.analysis.tolerance.yardstick import Jump
+from ttrace.core.statistics import Statistic, Tolerance
 
 
 class TestNoise:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ttrace.adapters.base import Adapter
 from ttrace.capture.noise import Noise
 from ttrace.capture.regroup import CodesWatch, Regrouping
-from ttrace.core.quantising import WHOLE_NUMBERS, Quantising
+from ttrace.core.quantised import WHOLE_NUMBERS, Quantising
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 X = torch.randn(64, generator=torch.Generator().manual_seed(1))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ttrace.adapters.base import Adapter
 from ttrace.capture.noise import FLIPS, Noise
 from ttrace.capture.regroup import Regrouping
-from ttrace.capture.regroup.grids import steps
+from ttrace.capture.regroup.codes import steps
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 

@@ -1,1 +1,0 @@
-"""Estimates of what runs and checks cost, beside what they really cost."""

@@ -1,0 +1,1 @@
+"""What was measured once to answer a question: README.md says what, and how to run it again."""
