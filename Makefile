@@ -70,7 +70,7 @@ demo: $(STAMP)
 # adapter: minutes on two cores. tests/README.md says what the tiers are.
 TESTS = $(BIN)/python -m pytest -n 2 --dist worksteal
 test: $(STAMP) $(ADAPTERS)
-	$(TESTS) --tier test -m "not trainers and not browser and not slurm"
+	$(TESTS) --tier test
 
 # What CI runs beside them: the flows in which everything occurs that occurs in any, and a seventh of
 # the others. Trainers keep what they know in global variables, so they have a run of their own.
@@ -80,12 +80,12 @@ test-flows: test-deps
 
 # Everything, as every night: an hour and a half on two cores.
 test-all: test-deps
-	$(TESTS) -m "not trainers"
+	$(TESTS) -m "not trainers and not slurm"
 	$(TESTS) -m trainers
 
 # What tests/tiers chooses from, written anew; after tests were added, or took another time.
 test-record: test-deps
-	$(TESTS) --record-flows -m "not trainers"
+	$(TESTS) --record-flows -m "not trainers and not slurm"
 	$(TESTS) --record-flows -m trainers
 
 .PHONY: test-deps

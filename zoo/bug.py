@@ -44,6 +44,7 @@ class Bug:
     twin: Function
     together: tuple[str, ...] = ()  # the bugs of which this is the sum
     steps: int = 1
+    needs: tuple[str, ...] = ()  # packages beside torch
     attempts: int = 1  # a race is tried again until it shows
     is_hidden: bool = False  # too small for the norms of a plain comparison
     in_paper: bool = False  # one of the 14 of the TTrace paper

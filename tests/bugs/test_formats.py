@@ -102,7 +102,7 @@ def test_products_of_codes_are_those_of_the_device(scheme: Scheme) -> None:
     assert of_device.equal(emulated(a, b, torch.bfloat16))
 
 
-@pytest.mark.flow  # torchao is installed where these run
+@pytest.mark.extras
 def test_mx_is_that_of_torchao() -> None:
     mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
     scales, codes = mx.to_mx(drawn(), torch.float8_e4m3fn, 32)

@@ -16,9 +16,13 @@ def test_a_correct_program_passes_and_all_of_it_is_judged(program: Program, tria
     assert program.unjudged or not unjudged(trial.plain)
 
 
-@pytest.mark.parametrize("wrong", wrong_programs(), ids=lambda wrong: wrong.name)
-def test_a_wrong_program_is_named_and_its_twin_is_silent(wrong: Wrong, trials: Trials) -> None:
-    program = programs()[wrong.program]
+@pytest.mark.parametrize(
+    ("wrong", "program"),
+    [pytest.param(each, programs()[each.program], id=each.name) for each in wrong_programs()],
+)
+def test_a_wrong_program_is_named_and_its_twin_is_silent(
+    wrong: Wrong, program: Program, trials: Trials
+) -> None:
     trial = try_wrong(trials, program, wrong)
     assert wrong.is_named_by(trial.named), explain(trial.told)
     assert try_program(trials, program).is_silent

@@ -14,7 +14,7 @@ IGNORED = ("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationW
 
 
 def param(bug: WildBug) -> object:
-    marks = [pytest.mark.filterwarnings(each) for each in IGNORED]
+    marks = [pytest.mark.extras, *map(pytest.mark.filterwarnings, IGNORED)]
     if bug.installed is None:
         marks.append(pytest.mark.skip(reason=f"{bug.package} is not installed"))
     return pytest.param(bug, id=bug.name, marks=marks)

@@ -59,7 +59,7 @@ def test_another_training_would_be_found(pool: WorkerPool) -> None:
     assert min(apart(expected, [other]).values()) > LIMIT
 
 
-@pytest.mark.flow
+@pytest.mark.extras
 @pytest.mark.skipif(not is_installed(), reason="transformers is not installed: make test-flows")
 @pytest.mark.parametrize("name", [architecture.name for architecture in HUGGING_FACE])
 def test_models_of_hugging_face_train_on_two_ranks_as_on_one(name: str, pool: WorkerPool) -> None:

@@ -18,9 +18,9 @@ from ttrace.lab.run import Function
 from ttrace.trace.quantised import form_of, is_quantised
 from ttrace.trace.reader import Trace
 
-# It is installed where slow tests run.
 pytestmark = [
     pytest.mark.flow,
+    pytest.mark.extras,
     pytest.mark.skipif(
         importlib.util.find_spec("torchao") is None, reason="torchao is not installed"
     ),

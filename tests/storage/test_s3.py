@@ -16,6 +16,7 @@ from ttrace.report.json_file import read_result
 
 pytestmark = [
     pytest.mark.flow,
+    pytest.mark.extras,
     pytest.mark.skipif(
         not (PACKAGES / "s3fs").exists(), reason="`make test-flows` gets s3fs and moto"
     ),

@@ -25,7 +25,9 @@ from tests.tiers.watching import cpu_seconds, starts
 
 TIERS = ("test", "flows", "all")
 # A test with one of these marks needs packages or programs that `make test` does not install.
-NEEDS = ("trainers", "browser", "slurm")
+NEEDS = ("trainers", "browser", "slurm", "extras")
+# The frameworks of adapters, which every target that runs tests installs.
+_GIVEN = {"megatron", "deepspeed"}
 # A test that asks for one of these runs functions on ranks.
 _POOLS = {"pool", "trials", "fresh_pool", "fresh_trials"}
 _MOST_SECONDS = 1.0  # chosen: 5,000 unmarked tests are to take two minutes on two cores
@@ -66,11 +68,20 @@ def is_flow(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("flow", *NEEDS))
 
 
+def _packages(item: pytest.Item) -> set[str]:
+    """What a test's cases name as needed: `program.needs`, `bug.needs`."""
+    callspec = getattr(item, "callspec", None)
+    cases = callspec.params.values() if callspec is not None else ()
+    return {package for case in cases for package in getattr(case, "needs", ())}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _POOLS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.flow)
+        if _packages(item) - _GIVEN:
+            item.add_marker(pytest.mark.extras)
     tier = config.getoption("--tier")
     if tier == "all":
         return

@@ -47,6 +47,7 @@ def _bug(name: str, title: str, origin: str, phase: Phase | Blame, case: Case) -
         candidate=Function(train_rank, ranks=2, arguments=(replace(case, bugs=frozenset({name})),)),
         twin=Function(train_rank, ranks=2, arguments=(case,)),
         steps=case.steps or recipe.steps,
+        needs=case.needs,
         is_hidden=name in _HIDDEN,
     )
 

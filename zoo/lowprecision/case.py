@@ -35,6 +35,11 @@ class Case:
     bugs: frozenset[str] = frozenset()
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """Packages beside torch."""
+        return ("torchao",) if self.recipe.startswith("torchao") else ()
+
+    @property
     def key(self) -> str:
         return f"{self.recipe}/{self.layout}/{self.dtype}/s{self.seed}"
 

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
     from torchao.quantization import Float8Tensor, PerRow, PerTensor
 
-pytestmark = pytest.mark.flow  # torchao is installed where these run
+pytestmark = pytest.mark.extras
 VALUES = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
 FP4 = torch.float4_e2m1fn_x2
 

@@ -17,6 +17,7 @@ from ttrace.errors import CorruptTrace, WorkerLost
 
 pytestmark = [
     pytest.mark.flow,
+    pytest.mark.extras,
     pytest.mark.filterwarnings("ignore"),  # Ray leaves sockets and processes to the end
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None, reason="Ray is not installed: `make test-flows`"

@@ -109,6 +109,7 @@ def on_ray() -> Iterator[Engine]:
 
 
 @pytest.mark.flow
+@pytest.mark.extras
 @pytest.mark.filterwarnings("ignore")  # Ray leaves sockets and processes to the end
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,17 @@ from ttrace.capture.settings import Settings
 from ttrace.core.ids import MASTER, Kind
 from ttrace.lab.functions import WorkerPool
 from ttrace.trace.reader import Trace
+from zoo.trainers.pool import trainers_pool
 
-pytestmark = pytest.mark.trainers
+pytestmark = pytest.mark.flow
+
+
+@pytest.fixture(scope="module")
+def fresh_pool() -> Iterator[WorkerPool]:
+    """A process for every run: engines keep what they know in global variables."""
+    workers = trainers_pool(("deepspeed",))
+    yield workers
+    workers.close()
 
 
 def engine_of(
