@@ -20,7 +20,7 @@ FRAMEWORKS = ("transformers", "accelerate", "peft", "lightning", "deepspeed", "t
 
 
 def trainers_pool(frameworks: tuple[str, ...] = FRAMEWORKS) -> WorkerPool:
-    """A process for every run, forked from one that has imported those frameworks that there are."""
+    """A process for every run, forked from one that has imported those of these that there are."""
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
     # Said before they are imported: no GPU is looked for, and nothing is compiled or fetched.

@@ -161,11 +161,11 @@ def _supervise(
         return
     code = None
     try:
-        code = _watch(child, parent, woken, log)
+        code, is_to_end = _watch(child, parent, woken, log)
         if code is not None:
             with contextlib.suppress(OSError):  # nobody listens any more
                 os.write(news, b"ended %d\n" % code)
-            if stays:
+            if stays and not is_to_end:
                 _watch(_NOBODY, parent, woken, log)
     finally:
         _clear(child, log, grace_seconds, by_itself=code is not None and not stays)
@@ -173,8 +173,11 @@ def _supervise(
         _shorten(log)
 
 
-def _watch(child: int, parent: int, woken: int, log: int) -> int | None:
-    """The exit code of the command; None when it is to be stopped."""
+def _watch(child: int, parent: int, woken: int, log: int) -> tuple[int | None, bool]:
+    """The exit code of the command, None while it runs; and whether all is to be stopped.
+
+    Both may be true at once: a command that could not be started has ended when it is to be stopped.
+    """
     freed = _KEPT_FIRST_BYTES
     while os.getppid() == parent:
         freed = _spare(log, freed)
@@ -182,9 +185,10 @@ def _watch(child: int, parent: int, woken: int, log: int) -> int | None:
         if select.select([woken], [], [], LOOK_SECONDS)[0]:
             numbers = os.read(woken, 1 << 10)
         code = _reap(child)
-        if code is not None or any(number in _TO_END for number in numbers):
-            return code
-    return None
+        is_to_end = any(number in _TO_END for number in numbers)
+        if code is not None or is_to_end:
+            return code, is_to_end
+    return None, True
 
 
 def _wake_on_signals() -> tuple[int, list[int]]:

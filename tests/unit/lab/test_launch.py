@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -15,7 +14,7 @@ import torch
 
 from tests.support import tiny_train
 from tests.support.invoking import Outcome, invoke, replay
-from tests.support.launching import failure, run
+from tests.support.launching import all_time_is_over_when, failure, run, says
 from tests.support.processes import is_running, wait_until
 from ttrace.capture.settings import NOISE_SEED, OUT, STEPS
 from ttrace.core.ids import TensorId
@@ -175,19 +174,21 @@ class TestHang:
         ],
         ids=["plain", "deaf", "own session", "deaf in own session"],
     )
-    def test_is_ended_with_all_ranks(self, command: str, tmp_path: Path) -> None:
-        start = time.monotonic()
-        text = failure(command, tmp_path / "out", timeout_seconds=3.0)  # it must have begun
+    def test_is_ended_with_all_ranks(
+        self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        all_time_is_over_when(says(tmp_path / "out"), monkeypatch)
+        text = failure(command, tmp_path / "out", timeout_seconds=3.0)
         assert "did not end within 3 s and was stopped" in text
         assert "Raise --timeout" in text
         rank = self.rank(tmp_path / "out")
-        wait_until(lambda: not is_running(rank), seconds=2.0)
-        assert time.monotonic() - start < 10
+        wait_until(lambda: not is_running(rank))
 
     def test_a_command_within_its_time_is_not_stopped(self, trace: Path, tmp_path: Path) -> None:
-        run(f"sleep 0.3; {replay(trace)}", tmp_path / "out", timeout_seconds=30)
+        run(f"sleep 0.3; {replay(trace)}", tmp_path / "out", timeout_seconds=300)
 
-    def test_from_the_command_line(self, tmp_path: Path) -> None:
+    def test_from_the_command_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        all_time_is_over_when(says(tmp_path / "out"), monkeypatch)
         out = ("--out", tmp_path / "out", "--timeout", "3")
         outcome = invoke("run", *out, "--", "sh", "-c", "echo waiting for rank 3; sleep 600")
         outcome.require(2, "did not end within 3 s", "waiting for rank 3")
@@ -212,13 +213,13 @@ class TestHang:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         try:
-            outcome = invoke("run", "--out", log.parent, "--timeout", "20", "--", "sh", "-c", rank)
+            outcome = invoke("run", "--out", log.parent, "--timeout", "300", "--", "sh", "-c", rank)
         finally:
             signal.signal(signal.SIGINT, before)
             signal.signal(signal.SIGHUP, hung_up)
         other.join()
         outcome.require(code)
-        wait_until(lambda: not is_running(self.rank(log.parent)), seconds=2.0)
+        wait_until(lambda: not is_running(self.rank(log.parent)))
 
 
 class TestFolder:

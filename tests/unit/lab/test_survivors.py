@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import tiny_train
 from tests.support.invoking import replay
-from tests.support.launching import failure, run
+from tests.support.launching import all_time_is_over_when, failure, run, says
 from tests.support.processes import is_running, starts_survivors, survivors, wait_until
 from ttrace.errors import CommandFailed
 from ttrace.lab import launch, supervisor
@@ -71,9 +71,12 @@ class TestEnd:
         assert "ended with exit code 3" in said
         assert survivors(pids) == {}
 
-    def test_of_a_command_that_takes_too_long(self, pids: Path, tmp_path: Path) -> None:
-        command = f"{starts_survivors(pids)}; sleep 600"
-        assert "did not end within" in failure(command, tmp_path / "out", timeout_seconds=4.0)
+    def test_of_a_command_that_takes_too_long(
+        self, pids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        command = f"{starts_survivors(pids)}; echo all run; sleep 600"
+        all_time_is_over_when(says(tmp_path / "out", "all run"), monkeypatch)
+        assert "did not end within" in failure(command, tmp_path / "out")
         assert survivors(pids) == {}
 
     def test_after_the_last_step(self, trace: Path, pids: Path, tmp_path: Path) -> None:
@@ -88,9 +91,10 @@ class TestEnd:
     def test_waits_for_what_a_command_says_at_its_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(launch, "GRACE_SECONDS", 10.0)
-        command = "trap 'echo rank 3 hangs in all_reduce; exit 1' TERM; sleep 600 & wait"
-        said = failure(command, tmp_path / "out", timeout_seconds=2.0)
+        monkeypatch.setattr(launch, "GRACE_SECONDS", 120.0)
+        trap = "trap 'echo rank 3 hangs in all_reduce; exit 1' TERM"
+        all_time_is_over_when(says(tmp_path / "out", "ready"), monkeypatch)
+        said = failure(f"{trap}; echo ready; sleep 600 & wait", tmp_path / "out")
         assert said.endswith("rank 3 hangs in all_reduce")
 
 
@@ -110,10 +114,10 @@ def test_a_signal_to_ttrace_ends_them(
     process = started(MAIN, "run", "--out", str(tmp_path / "out"), "--", *command)
     wait_until(lambda: len(list(pids.glob("*.pid"))) == 5, seconds=60)
     process.send_signal(sign)
-    assert process.wait(20) == code
+    assert process.wait(120) == code
     everyone = [int((tmp_path / "command").read_text()), *survivors(pids).values()]
     # Nobody was there to wait for the end after SIGKILL.
-    seconds = 3.0 if sign is signal.SIGKILL else 0.0
+    seconds = 60.0 if sign is signal.SIGKILL else 0.0
     wait_until(lambda: not any(map(is_running, everyone)), seconds)
 
 
@@ -133,7 +137,7 @@ def test_a_hangup_that_is_ignored_ends_nothing(tmp_path: Path) -> None:
     process = started(program, "run", "--out", str(tmp_path / "out"), "--", *command)
     wait_until(ready.exists, seconds=60)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(20) == 2
+    assert process.wait(120) == 2
     assert (tmp_path / "out" / "output.log").read_text() == "went on\n"
 
 
@@ -183,14 +187,28 @@ class TestSupervisor:
         log = tmp_path / "log"
         command = ["sh", "-c", f"{deaf}sleep 600 & echo $!; exit 5"]
         process = self.supervise(command, log, change="s._PROC = '/nowhere'")
-        assert process.communicate(timeout=20)[0] == b"ended 5\n"
+        assert process.communicate(timeout=120)[0] == b"ended 5\n"
         started = int(log.read_text().split()[0])
-        wait_until(lambda: not is_running(started), seconds=3.0)  # it cannot see when it is gone
+        wait_until(lambda: not is_running(started), seconds=60.0)  # it cannot see when it is gone
+
+    @pytest.mark.parametrize("is_to_end", [False, True])
+    def test_hears_in_one_moment_that_the_command_ended_and_that_all_is_to_end(
+        self, is_to_end: bool, tmp_path: Path
+    ) -> None:
+        woken, wake = os.pipe()
+        os.write(wake, bytes([signal.SIGCHLD, *([signal.SIGTERM] if is_to_end else [])]))
+        child = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 5"], os.environ)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        with (tmp_path / "log").open("x+b") as log:
+            found = supervisor._watch(child, os.getppid(), woken, log.fileno())
+        assert found == (5, is_to_end)
+        os.close(woken)
+        os.close(wake)
 
     def test_says_why_no_process_could_be_made(self, tmp_path: Path) -> None:
         change = "s._start = lambda *_: os.kill(2**22 + 1, 0)"
         process = self.supervise(["true"], tmp_path / "log", change=change)
-        assert process.communicate(timeout=20)[0] == b"failed %d\n" % errno.ESRCH
+        assert process.communicate(timeout=120)[0] == b"failed %d\n" % errno.ESRCH
 
     def test_spares_a_process_that_has_the_id_of_another(self) -> None:
         mine = subprocess.Popen(["sleep", "600"])
@@ -200,7 +218,7 @@ class TestSupervisor:
             time.sleep(0.05)
             assert mine.poll() is None
             supervisor.end(lambda: {process: "sleep"}, signal.SIGKILL, 0.0)
-            assert mine.wait(5) == -signal.SIGKILL
+            assert mine.wait(60) == -signal.SIGKILL
         finally:
             mine.kill()
             mine.wait()
@@ -220,7 +238,7 @@ class TestSupervisor:
         finally:
             mine.kill()
             mine.wait()
-            supervisor.end(lambda: supervisor.running(below), signal.SIGKILL, 5.0)
+            supervisor.end(lambda: supervisor.running(below), signal.SIGKILL, 60.0)
 
     def test_finds_a_process_whose_first_thread_has_ended(self) -> None:
         lives = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,))"
