@@ -24,8 +24,8 @@ from ttrace.core.statistics import Statistic
 from ttrace.lab.experiment import Experiment, localized
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
 from ttrace.lab.launch import LocalExecutor
+from ttrace.lab.options import Capture
 from ttrace.lab.run import Function, TracedRun
-from ttrace.lab.series import Capture
 from ttrace.report.json_file import read_result, render
 from ttrace.trace.plan import first_plan
 from ttrace.trace.segment import HEADER_BYTES

@@ -20,7 +20,7 @@ from benchmarks.bugs.__main__ import ROOT, pool_of
 from benchmarks.bugs.auto_table import Entry, Side, page
 from benchmarks.megatron.job import quieten
 from ttrace.errors import UsageError
-from ttrace.lab.series import Capture
+from ttrace.lab.options import Capture
 from ttrace.report.wording import place
 from zoo.bug import Bug, Family
 from zoo.registry import bugs, find

@@ -5,7 +5,7 @@ import pytest
 from tests.support.tracing import explain
 from ttrace.core.finding import Topic
 from ttrace.lab.functions import WorkerPool
-from ttrace.lab.series import Capture
+from ttrace.lab.options import Capture
 from zoo.bug import Bug, Family
 from zoo.registry import bugs
 from zoo.trials import FEWEST_SUMS, Trials

@@ -17,7 +17,8 @@ from ttrace.cli.screen import finish, hearing, say, stamped_folder, telling, wri
 from ttrace.core.door import to_dict
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab.launch import LocalExecutor, prepare_folder, prepare_place, run_command
-from ttrace.lab.run import Elsewhere, TracedRun
+from ttrace.lab.options import ComparisonOptions, RunOptions
+from ttrace.lab.run import TracedRun
 from ttrace.report.checkup import cost_line
 from ttrace.report.numbers import counted, filled
 
@@ -28,103 +29,44 @@ if TYPE_CHECKING:
 _SHARED = "; if other launchers run the missing ranks, give --shared to each of them"
 
 
+@options.takes(ComparisonOptions)
 def diff(
     reference: options.Reference,
     candidate: options.Candidate,
     out: options.Out = None,
-    steps: options.Steps = 1,
-    skip: options.Skip = 0,
-    every: options.Every = 1,
-    run_to_end: options.RunToEnd = False,  # noqa: FBT002
-    timeout: options.Timeout = 1800.0,
-    elsewhere: options.RunsElsewhere = None,
-    queue_timeout: options.QueueTimeout = 3600.0,
-    stop: options.Stop = None,
-    perturbed_runs: options.PerturbedRuns = 1,
-    split_reductions: options.SplitReductions = 1,
-    repeat_reference: options.RepeatReference = False,  # noqa: FBT002
     isolate: options.IsolateFailures = True,  # noqa: FBT002
-    strict: options.Strict = False,  # noqa: FBT002
-    capture: options.CaptureName = "full",
-    accept: options.Accept = None,
     html: options.Html = None,
     json_file: options.Json = None,
+    **chosen: Any,
 ) -> None:
     """Run a reference, its perturbed twin and a candidate with tracing on, then compare them."""
-    from ttrace.analysis.accept import acceptances
-    from ttrace.lab.series import as_capture
-
-    with shown_experiment(
-        "diff",
-        out,
-        reference=reference,
-        candidate=candidate,
-        steps=steps,
-        skip=skip,
-        every=every,
-        runs_to_end=run_to_end,
-        timeout_seconds=timeout,
-        elsewhere=Elsewhere(asked=elsewhere, queue_seconds=queue_timeout, stop=stop),
-        perturbed_runs=perturbed_runs,
-        split_reductions=split_reductions,
-        repeats_reference=repeat_reference,
-        strict=strict,
-        capture=as_capture(capture),
-        accept=acceptances(accept),
-    ) as experiment:
+    sides = {"reference": reference, "candidate": candidate}
+    with shown_experiment("diff", out, **sides, **chosen) as experiment:
         result = experiment.diff() if isolate else experiment.compare()
     finish(result, experiment.folder, html, json_file)
 
 
+# An isolated run has values always, and no reference to repeat.
+@options.takes(ComparisonOptions, without=("capture", "repeat_reference"))
 def isolate(
     reference: options.Reference,
     candidate: options.Candidate,
     out: options.Out = None,
-    steps: options.Steps = 1,
-    skip: options.Skip = 0,
-    every: options.Every = 1,
-    run_to_end: options.RunToEnd = False,  # noqa: FBT002
-    timeout: options.Timeout = 1800.0,
-    elsewhere: options.RunsElsewhere = None,
-    queue_timeout: options.QueueTimeout = 3600.0,
-    stop: options.Stop = None,
-    perturbed_runs: options.PerturbedRuns = 1,
-    split_reductions: options.SplitReductions = 1,
-    strict: options.Strict = False,  # noqa: FBT002
-    accept: options.Accept = None,
     html: options.Html = None,
     json_file: options.Json = None,
+    **chosen: Any,
 ) -> None:
     """Isolate every module, also when a plain comparison passes: smaller errors show."""
-    from ttrace.analysis.accept import acceptances
-
-    with shown_experiment(
-        "isolate",
-        out,
-        reference=reference,
-        candidate=candidate,
-        steps=steps,
-        skip=skip,
-        every=every,
-        runs_to_end=run_to_end,
-        timeout_seconds=timeout,
-        elsewhere=Elsewhere(asked=elsewhere, queue_seconds=queue_timeout, stop=stop),
-        perturbed_runs=perturbed_runs,
-        split_reductions=split_reductions,
-        strict=strict,
-        accept=acceptances(accept),
-    ) as experiment:
+    sides = {"reference": reference, "candidate": candidate}
+    with shown_experiment("isolate", out, **sides, **chosen) as experiment:
         result = experiment.isolate()
     finish(result, experiment.folder, html, json_file)
 
 
+@options.takes(RunOptions)
 def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     out: Annotated[str, typer.Option(help="Folder for the trace, or its URL.")],
-    steps: options.Steps = 1,
-    skip: options.Skip = 0,
-    every: options.Every = 1,
-    run_to_end: options.RunToEnd = False,  # noqa: FBT002
     noise_seed: options.NoiseSeed = None,
     other_kernels: options.OtherKernels = False,  # noqa: FBT002
     split_reductions: options.SplitReductions = 1,
@@ -134,11 +76,8 @@ def run(
     max_bytes: options.MaxBytes = None,
     resume: options.Resume = False,  # noqa: FBT002
     shared: options.Shared = False,  # noqa: FBT002
-    timeout: options.Timeout = 1800.0,
-    elsewhere: options.RunsElsewhere = None,
-    queue_timeout: options.QueueTimeout = 3600.0,
-    stop: options.Stop = None,
     json_file: options.Json = None,
+    **chosen: Any,
 ) -> None:
     """Run one command with tracing on."""
     from ttrace.trace.plan import first_plan
@@ -147,9 +86,7 @@ def run(
         first_plan(plan)
     settings = Settings(
         folder=prepare_place(out, shared=shared, resumed=resume),
-        steps=steps,
-        skip=skip,
-        every=every,
+        **{name: chosen.pop(name) for name in ("steps", "skip", "every")},
         max_bytes=max_bytes,
         resume=resume,
         noise_seed=noise_seed,
@@ -159,9 +96,10 @@ def run(
         plan=plan,
         payload=payload,
     )
-    how: dict[str, Any] = {"timeout_seconds": timeout, "shared": shared, "to_end": run_to_end}
-    how |= {"elsewhere": Elsewhere(asked=elsewhere, queue_seconds=queue_timeout, stop=stop)}
-    traced = TracedRun(name="traced", work=command, settings=settings, **how)
+    to_end = chosen.pop("run_to_end")
+    traced = TracedRun(
+        name="traced", work=command, settings=settings, shared=shared, to_end=to_end, **chosen
+    )
     with hearing("running") as tell:
         run_command(replace(traced, tell=tell), command)
     _describe(traced, json_file)

@@ -21,7 +21,7 @@ from ttrace.cli.screen import say, stamped_folder, telling, write_json
 from ttrace.core.door import to_dict
 from ttrace.core.whatif import FEWEST_EPS, Answer, LossGap, PreciseGroup, WhatIf
 from ttrace.lab.launch import LocalExecutor
-from ttrace.lab.run import Elsewhere
+from ttrace.lab.options import ComparisonOptions
 from ttrace.report.numbers import counted
 
 _Patterns = Annotated[
@@ -35,6 +35,10 @@ _Patterns = Annotated[
 _By = Annotated[
     str, typer.Option("--by", metavar="layer|module", help="Which of them make a group.")
 ]
+# Nothing is judged, so nothing says how.
+_OF_JUDGEMENT = (
+    *("every", "perturbed_runs", "split_reductions", "repeat_reference", "strict", "accept"),
+)
 _DISTANCE = "distance between gradients"
 _LOSS_SAYS = {
     LossGap.CLEAR: "",
@@ -44,21 +48,15 @@ _LOSS_SAYS = {
 _HEADER = ("in high precision", "loss", "gap", "gradient distance closed", "loss gap closed")
 
 
+@options.takes(ComparisonOptions, without=_OF_JUDGEMENT)
 def whatif(
     reference: options.Reference,
     candidate: options.Candidate,
     high_precision: _Patterns,
     by: _By = "layer",
     out: options.Out = None,
-    steps: options.Steps = 1,
-    skip: options.Skip = 0,
-    run_to_end: options.RunToEnd = False,  # noqa: FBT002
-    timeout: options.Timeout = 1800.0,
-    elsewhere: options.RunsElsewhere = None,
-    queue_timeout: options.QueueTimeout = 3600.0,
-    stop: options.Stop = None,
-    capture: options.CaptureName = "full",
     json_file: options.Json = None,
+    **chosen: Any,
 ) -> None:
     """Run the candidate with groups of modules in high precision: which carries the loss gap?"""
     from ttrace.lab.whatif import whatif as ask
@@ -70,14 +68,9 @@ def whatif(
             high_precision,
             out=out or stamped_folder("whatif"),
             by=by,
-            steps=steps,
-            skip=skip,
-            run_to_end=run_to_end,
-            timeout_seconds=timeout,
-            elsewhere=Elsewhere(asked=elsewhere, queue_seconds=queue_timeout, stop=stop),
             execute=told,
             progress=told.progress,
-            capture=capture,
+            **chosen,
         )
     for line in whatif_lines(found):
         say(line, stderr=json_file == "-")

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.accept import AcceptList, acceptances, with_isolated
+from ttrace.analysis.accept import with_isolated
 from ttrace.analysis.effect import enclosures_in, excused
 from ttrace.analysis.work import Progress
 from ttrace.core.finding import Note, Topic
@@ -36,8 +36,9 @@ from ttrace.errors import CommandFailed
 from ttrace.lab.in_blocks import closest, cut_file_of
 from ttrace.lab.isolation import Isolation
 from ttrace.lab.launch import LocalExecutor, prepare_folder
-from ttrace.lab.run import Elsewhere, Executor, Work
-from ttrace.lab.series import Capture, Noisy, Series, as_capture, devices_differ, stands_without
+from ttrace.lab.options import Capture
+from ttrace.lab.run import Executor, Work
+from ttrace.lab.series import Noisy, Series, devices_differ, stands_without
 from ttrace.trace.store import local_path
 
 _OF_BOTH = (Topic.COARSER, Topic.OTHER_RECIPE)  # what isolated runs tell of a comparison
@@ -60,7 +61,7 @@ class Experiment(Series):
 
     def compare(self) -> CheckResult:
         """Run both sides and the perturbed references, and compare what they recorded."""
-        repeats = int(self.repeats_reference)
+        repeats = int(self.repeat_reference)
         after_it = self.perturbed_runs + repeats
         how: dict[str, Any] = {"payload": self.capture.payload}
         reference = self.run("reference", self.reference, then=1 + after_it, **how)
@@ -172,48 +173,26 @@ def diff(
     candidate: Work,
     *,
     out: Path | str,
-    steps: int = 1,
-    skip: int = 0,
-    every: int = 1,
-    run_to_end: bool = False,
-    perturbed_runs: int = 1,
-    repeat_reference: bool = False,
-    split_reductions: int = 1,
     isolate: bool = True,
-    strict: bool = False,
-    timeout_seconds: float = 1800.0,
-    elsewhere: Elsewhere | None = None,
     execute: Executor | None = None,
     progress: Progress | None = None,
-    accept: AcceptList | None = None,
-    capture: str = Capture.FULL,
+    **options: Any,
 ) -> CheckResult:
     """Run both sides with tracing on, compare them, and name the root cause of a failure.
 
     A side is a shell command, a list of words, or a `Function` on several ranks; its script calls
-    `ttrace.attach`. Traces stay in the folder `out`, empty or not there yet. After `skip` steps
-    `every` n-th is recorded; then a command is stopped, unless `run_to_end`. `elsewhere` tells how
-    one is treated that only starts a job, `execute` runs things in another way. `isolate=False`
-    saves runs. `strict` fails what is borderline, or differs in a module without an effect outside,
-    `accept` lists what may differ. `capture`: "full", "fingerprint", "auto" (values if isolated).
+    `ttrace.attach`. Traces stay in the folder `out`, empty or not there yet. `isolate=False` saves
+    runs, `execute` runs things in another way, and `options` are those of `ComparisonOptions`:
+    `steps`, `skip` and `every` say which steps are recorded, `strict` fails what is borderline, or
+    differs in a module without an effect outside, `accept` lists what may differ, and `capture` is
+    "full", "fingerprint" or "auto" (values where it isolates).
     """
     experiment = Experiment(
         reference=reference,
         candidate=candidate,
         folder=prepare_folder(local_path(out)),
-        steps=steps,
-        skip=skip,
-        every=every,
-        runs_to_end=run_to_end,
-        timeout_seconds=timeout_seconds,
-        elsewhere=elsewhere or Elsewhere(),
-        perturbed_runs=perturbed_runs,
-        repeats_reference=repeat_reference,
-        split_reductions=split_reductions,
-        strict=strict,
         execute=execute or LocalExecutor(),
         progress=progress,
-        accept=acceptances(accept),
-        capture=as_capture(capture),
+        **options,
     )
     return experiment.diff() if isolate else experiment.compare()

@@ -25,7 +25,8 @@ from ttrace.core.finding import Note, Topic
 from ttrace.core.ids import block_of, blocks_of, is_inside
 from ttrace.core.results import CheckResult
 from ttrace.errors import CommandFailed
-from ttrace.lab.series import Capture, Noisy, Series, devices_differ, stands_without
+from ttrace.lab.options import Capture
+from ttrace.lab.series import Noisy, Series, devices_differ, stands_without
 
 Blocks = tuple[str, ...] | None  # inside of which values are given; None: everywhere
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from ttrace.capture.settings import Settings, spool_of
 from ttrace.capture.shipping import spool_folder
 from ttrace.errors import CommandFailed
+from ttrace.lab.options import Elsewhere
 from ttrace.trace.files import files_of, rank_names
 from ttrace.trace.progress import read_refusals
 from ttrace.trace.store import PathOrUrl, Url
@@ -45,20 +46,6 @@ class Function:
 
 
 Work = Command | Function
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
-    """Ranks that do not run below the command which starts them: those of a job, say.
-
-    `asked`: whether they do; None: the command tells. `queue_seconds`: how long it may take until
-    the first of them begins. `stop`: a shell command that ends them; it reads what the run's
-    command wrote.
-    """
-
-    asked: bool | None = None
-    queue_seconds: float = 3600.0
-    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

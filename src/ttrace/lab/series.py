@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,14 @@ from ttrace.analysis.check import check
 from ttrace.analysis.work import Progress
 from ttrace.capture.settings import Settings
 from ttrace.core.finding import Note, Topic
-from ttrace.core.results import Acceptance, CheckResult, Strength
-from ttrace.errors import CommandFailed, TTraceError, UsageError
+from ttrace.core.results import CheckResult, Strength
+from ttrace.errors import CommandFailed, TTraceError
 from ttrace.lab.launch import LocalExecutor
-from ttrace.lab.run import Elsewhere, Executor, TracedRun, Work
-from ttrace.trace.fingerprint import NAME
+from ttrace.lab.options import ComparisonOptions
+from ttrace.lab.run import Executor, TracedRun, Work
 from ttrace.trace.reader import devices_of
 
 _MORE_RUNS = 4  # chosen: five draws are a mean whose own spread is less than half of one draw's
-
-
-class Capture(StrEnum):
-    """What runs record."""
-
-    FULL = "full"
-    FINGERPRINT = "fingerprint"
-    AUTO = "auto"
-
-    @property
-    def payload(self) -> str | None:
-        """The form in which the runs of a plain comparison are recorded."""
-        return None if self is Capture.FULL else NAME
-
-
-def as_capture(name: str) -> Capture:
-    """The capture of this name; UsageError where there is none."""
-    try:
-        return Capture(name)
-    except ValueError:
-        raise UsageError(f"--capture must be {', '.join(Capture)}, found {name!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +48,14 @@ def devices_differ(reference: Path, candidate: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(ComparisonOptions):
     """The work of both sides, the folder that keeps all traces, and who runs and watches."""
 
     reference: Work
     candidate: Work
     folder: Path
-    steps: int = 1
-    skip: int = 0
-    every: int = 1
-    runs_to_end: bool = False
-    timeout_seconds: float = 1800.0
-    elsewhere: Elsewhere = field(default_factory=Elsewhere)
-    perturbed_runs: int = 1
-    repeats_reference: bool = False
-    split_reductions: int = 1  # parts in which perturbed references add matmuls
-    strict: bool = False  # what differs without an effect fails too
     execute: Executor = field(default_factory=LocalExecutor)
     progress: Progress | None = None
-    accept: tuple[Acceptance, ...] = ()
-    capture: Capture = Capture.FULL
     fewest_sums: int | None = None  # of a fingerprint
     blocks: Path | None = None  # of samples, in which modules of the reference run
 
@@ -169,7 +135,7 @@ class Series:
             work=work,
             settings=settings,
             timeout_seconds=self.timeout_seconds,
-            to_end=self.runs_to_end,
+            to_end=self.run_to_end,
             elsewhere=self.elsewhere,
             then=then,
         )

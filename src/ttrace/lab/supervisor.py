@@ -176,7 +176,7 @@ def _supervise(
 def _watch(child: int, parent: int, woken: int, log: int) -> tuple[int | None, bool]:
     """The exit code of the command, None while it runs; and whether all is to be stopped.
 
-    Both may be true at once: a command that could not be started has ended when it is to be stopped.
+    Both may be true at once: a command that could not be started is stopped when it has ended.
     """
     freed = _KEPT_FIRST_BYTES
     while os.getppid() == parent:

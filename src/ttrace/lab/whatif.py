@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from ttrace.analysis.check import check
 from ttrace.analysis.reading import Beside, reading_of
@@ -28,8 +29,8 @@ from ttrace.core.quantised import Undone
 from ttrace.core.whatif import PreciseGroup, WhatIf
 from ttrace.errors import CannotCompare, UsageError
 from ttrace.lab.launch import LocalExecutor, prepare_folder
-from ttrace.lab.run import Elsewhere, Executor, Work
-from ttrace.lab.series import Series, as_capture
+from ttrace.lab.run import Executor, Work
+from ttrace.lab.series import Series
 from ttrace.trace.reader import Trace
 from ttrace.trace.store import local_path
 
@@ -50,19 +51,15 @@ def whatif(
     *,
     out: Path | str,
     by: str = By.LAYER,
-    steps: int = 1,
-    skip: int = 0,
-    run_to_end: bool = False,
-    timeout_seconds: float = 1800.0,
-    elsewhere: Elsewhere | None = None,
     execute: Executor | None = None,
     progress: Progress | None = None,
-    capture: str = "full",
+    **options: Any,
 ) -> WhatIf:
     """Run the candidate with the modules of these patterns in high precision, group by group.
 
     `high_precision` are patterns of module paths, as "layers.*.feed_forward"; a group has those of
-    one layer, or is one module. A side is what `diff` takes; the last of `steps` is looked at.
+    one layer, or is one module. A side is what `diff` takes, and so are `options`, those of
+    `RunOptions` and `capture`; the last of `steps` is looked at.
     CannotCompare where none of the modules quantises anything that can be undone.
     """
     if by not in list(By):
@@ -73,14 +70,9 @@ def whatif(
         reference=reference,
         candidate=candidate,
         folder=prepare_folder(local_path(out)),
-        steps=steps,
-        skip=skip,
-        runs_to_end=run_to_end,
-        timeout_seconds=timeout_seconds,
-        elsewhere=elsewhere or Elsewhere(),
         execute=execute or LocalExecutor(),
         progress=progress,
-        capture=as_capture(capture),
+        **options,
     )
     return _WhatIf(series, tuple(high_precision), By(by)).result()
 

@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ttrace.analysis.accept import AcceptList, acceptances
 from ttrace.core.results import CheckResult, NotEquivalent, Outcome
 from ttrace.lab.experiment import Experiment
 from ttrace.lab.functions import TASK_SECONDS, WorkerPool
@@ -45,17 +44,15 @@ def assert_equivalent(
     reference_world_size: int = 1,
     reference_args: Sequence[Any] = (),
     candidate_args: Sequence[Any] = (),
-    steps: int = 1,
-    perturbed_runs: int = 1,
     isolate: bool = True,
-    timeout_seconds: float = TASK_SECONDS,
     pool: WorkerPool | None = None,
-    accept: AcceptList | None = None,
     simulated: bool = False,
+    **options: Any,
 ) -> CheckResult:
     """Trace both functions and compare; `isolate`: name the root cause (3 more runs).
 
-    `accept` is a TOML file of what may differ. `simulated`: all ranks share one process.
+    `simulated`: all ranks share one process. `options` are those of `ttrace.diff`, as `steps`,
+    `strict`, and `accept` for a TOML file of what may differ.
     """
     __tracebackhide__ = True  # pytest shows the line of the test
     with _folder() as (folder, kept):
@@ -63,11 +60,8 @@ def assert_equivalent(
             reference=Function(reference, reference_world_size, tuple(reference_args), simulated),
             candidate=Function(candidate, world_size, tuple(candidate_args), simulated),
             folder=folder,
-            steps=steps,
-            timeout_seconds=timeout_seconds,
-            perturbed_runs=perturbed_runs,
             execute=LocalExecutor(pool),
-            accept=acceptances(accept),
+            **{"timeout_seconds": TASK_SECONDS, **options},
         )
         result = experiment.diff() if isolate else experiment.compare()
         if kept:

@@ -23,7 +23,8 @@ from ttrace.core.record import RankInfo, Summary
 from ttrace.errors import CommandFailed, UsageError
 from ttrace.lab import elsewhere
 from ttrace.lab.launch import run_command
-from ttrace.lab.run import Elsewhere, TracedRun
+from ttrace.lab.options import Elsewhere
+from ttrace.lab.run import TracedRun
 from ttrace.trace.progress import (
     WorldStanding,
     last_step,

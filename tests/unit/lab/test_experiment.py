@@ -73,7 +73,7 @@ class TestRuns:
         assert clean.names == COMPARED
 
     def test_know_how_many_follow(self, failing: Watched, tmp_path: Path) -> None:
-        failing.experiment(tmp_path, perturbed_runs=2, repeats_reference=True).diff()
+        failing.experiment(tmp_path, perturbed_runs=2, repeat_reference=True).diff()
         assert [run.then for run in failing.runs] == [4, 3, 2, 1, 0, 3, 2, 1, 0]
 
     def test_of_an_isolation_alone_know_it_too(self, clean: Watched, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ class TestRuns:
     def test_repeat_the_reference_where_that_is_asked_for(
         self, clean: Watched, tmp_path: Path
     ) -> None:
-        clean.experiment(tmp_path, repeats_reference=True).compare()
+        clean.experiment(tmp_path, repeat_reference=True).compare()
         assert clean.names == ["reference", "candidate", "perturbed-1", "repeated"]
 
     def test_a_perturbed_one_that_dies_leaves_what_can_be_said(
