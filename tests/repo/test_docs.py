@@ -54,7 +54,7 @@ SAID = re.compile(r"<!-- said by: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
 
 FILE = re.compile(r"(?<![\w./])((?:benchmarks|docs|examples|src|studies|tests|zoo)/[\w/.-]+\.\w+)")
 # In backticks or code: a dotted name of this package, not a group of entry points or a file.
-GROUPS = "adapters|engines|mistakes|payloads|report_forms"
+GROUPS = "adapters|engines|mistakes|payloads|report_forms|rules"
 MODULE = re.compile(rf"\b(ttrace\.(?!(?:{GROUPS})[`\"])[a-z_]+(?:\.[A-Za-z_]+)*)\b(?!/)")
 
 

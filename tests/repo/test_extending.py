@@ -4,6 +4,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -16,12 +17,16 @@ import ttrace
 from tests.support import tiny_train
 from tests.support.capturing import record
 from tests.support.invoking import invoke
+from tests.support.judging import ruled
+from tests.support.made_results import tensor
 from tests.support.pages import files_of, write_files
 from ttrace.adapters.registry import find_adapter
 from ttrace.analysis.diagnose import mistakes
 from ttrace.analysis.diagnose.suspect import Suspect
 from ttrace.analysis.engine import find_engine
-from ttrace.core.results import CheckResult, Outcome
+from ttrace.analysis.judge import find_rules
+from ttrace.core.ids import TensorId
+from ttrace.core.results import CheckResult, Outcome, Verdict
 from ttrace.lab.functions import WorkerPool
 from ttrace.report.json_file import dumps
 from ttrace.trace.payloads import forget_installed
@@ -132,6 +137,15 @@ def test_the_adapter_is_asked_for_its_own_models_only() -> None:
     model, _ = made(4)
     assert find_adapter(model).name == "native"
     assert find_adapter(import_module("acme").Engine(model, lr=0.1)).name == "acme"
+
+
+def test_the_rule_speaks_beside_those_of_ttrace() -> None:
+    (rule,) = (rule for rule in find_rules() if type(rule).__name__ == "Untrained")
+    plain_one = tensor(TensorId.parse("step0/a:main_grad.weight"), 0, 0.3)
+    assert plain_one.statistics is not None
+    zero = replace(plain_one, statistics=replace(plain_one.statistics, reference_norm=0.0))
+    assert [found.verdict for found in ruled(rule, [plain_one])] == [Verdict.PASS]
+    assert [found.verdict for found in ruled(rule, [zero])] == [Verdict.UNDECIDED]
 
 
 def test_the_adapter_passes_the_conformance_suite() -> None:

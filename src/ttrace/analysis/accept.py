@@ -1,12 +1,12 @@
-"""The accept list: a TOML file of what may differ, read, applied to verdicts, and written.
+"""The accept list: a TOML file of what may differ, read and written.
 
     [[accept]]
     id = "step*/drop:*"                       a pattern of ids as reports show them, * is any text
     reason = "each rank draws its own mask"
     bound = 50                                optional: the largest error over tolerance
 
-Enters: a file, and verdicts. Leaves: verdicts in which what an entry accepts is no failure, and
-what every entry did. An error beyond the bound of its entry stays a failure.
+Enters: a file, and verdicts. Leaves: its entries, and what every entry did. An error beyond the
+bound of its entry stays a failure.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from ttrace.analysis.judge import FAILURES, Excuse, excuse
 from ttrace.core.door import InWords, Refused, from_dict, read_bounded
 from ttrace.core.limits import ACCEPT_BYTES
 from ttrace.core.results import Acceptance, AcceptedTensors, CheckResult, TensorResult, Verdict
@@ -40,20 +41,6 @@ def acceptances(given: AcceptList | None) -> tuple[Acceptance, ...]:
         return _parsed(_read(path), path)
     except OSError as error:
         raise UsageError(f"cannot read the accept list {path}: {error.strerror}") from error
-
-
-def accepted(
-    tensors: Sequence[TensorResult], entries: Sequence[Acceptance]
-) -> tuple[TensorResult, ...]:
-    """The verdicts, in which failures that an entry allows are accepted."""
-
-    def judged(tensor: TensorResult) -> TensorResult:
-        if not tensor.verdict.is_failure:
-            return tensor
-        allowed = any(e.matches(tensor.id) and e.allows(tensor.severity) for e in entries)
-        return replace(tensor, verdict=Verdict.ACCEPTED) if allowed else tensor
-
-    return tuple(map(judged, tensors)) if entries else tuple(tensors)
 
 
 def uses(
@@ -80,9 +67,8 @@ def with_isolated(result: CheckResult, isolation: CheckResult) -> CheckResult | 
     right = {t.id for t in isolation.tensors if t.verdict in fine}
     if not all(failure.id in right for failure in result.failures):
         return None
-    tensors = tuple(
-        replace(t, verdict=Verdict.ACCEPTED) if t.verdict.is_failure else t for t in result.tensors
-    )
+    follow = (Excuse(id=t.id, verdict=Verdict.ACCEPTED, over=FAILURES) for t in result.failures)
+    tensors, _ = excuse(result.tensors, follow)
     return replace(result, tensors=tensors, culprits=(), isolation=isolation)
 
 

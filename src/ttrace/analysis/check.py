@@ -11,22 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ttrace.analysis.accept import AcceptList, acceptances, accepted, uses
-from ttrace.analysis.compare import (
-    Allowed,
-    Measured,
-    Precisions,
-    judge,
-    moved_before,
-)
+from ttrace.analysis.accept import AcceptList, acceptances, uses
+from ttrace.analysis.compare import Measured, moved_before
 from ttrace.analysis.diagnose.describe import described
 from ttrace.analysis.diagnose.examine import earlier, suspects, with_ranks, wrong_by_cells
 from ttrace.analysis.engine import Engine
 from ttrace.analysis.hyperparameters import differences, explained
+from ttrace.analysis.judge import Case, exhibits_of, judge
 from ttrace.analysis.localize import localize, localize_isolated
-from ttrace.analysis.lost_bits import other_precisions
 from ttrace.analysis.measuring import Compared, Measuring, measuring, statistics_of
-from ttrace.analysis.recipes import fail_modules_left_out
 from ttrace.analysis.remarks import (
     of_alignment,
     of_covering,
@@ -36,21 +29,14 @@ from ttrace.analysis.remarks import (
     of_repetition,
     of_runs,
 )
-from ttrace.analysis.rounded_alike import rounded_alike
 from ttrace.analysis.same_step import refusal
 from ttrace.analysis.sources import Source
-from ttrace.analysis.tolerance import allowed_moves, tolerances, yardsticks
-from ttrace.analysis.updates import (
-    excuse_gradients_reduced_elsewhere,
-    excuse_overflowed_steps,
-    fail_partial_steps,
-)
+from ttrace.analysis.tolerance import tolerances, yardsticks
 from ttrace.analysis.work import ExamineJob, Progress
 from ttrace.core.blame import Culprit
 from ttrace.core.enclosure import Enclosure, is_enclosed
 from ttrace.core.evidence import Detail
 from ttrace.core.finding import Note, Topic
-from ttrace.core.formats import Precision
 from ttrace.core.ids import TensorId
 from ttrace.core.logical import LogicalTensor, Pair
 from ttrace.core.results import Acceptance, CheckResult, TensorResult
@@ -152,16 +138,9 @@ class _Check:
                     noise[source] = compared.measured
                 else:
                     refused.append(why)
-        noisy, isolated = list(noise.values()), self._is_isolated
-        grains = other_precisions(self._work.run, sources, compared, noisy, isolated=isolated)
-        judged = self._judge(compared, noisy, again, grains.wrong)
-        judged = self._judge_beyond_values(judged, compared)
-        elsewhere: tuple[Note, ...] = ()
-        if sources.candidate.updated_by_hand:
-            judged, elsewhere = excuse_gradients_reduced_elsewhere(
-                judged, compared.pairs, sources.reference
-            )
-        tensors = accepted(judged, self._accept)
+        case = self._case(compared, list(noise.values()), again)
+        judged = judge(case, self._work.run)
+        tensors = judged.tensors
         culprits = self._blame(tensors, compared)
         found = differences(sources.reference.trace, sources.candidate.trace)
         culprits, unused = explained(culprits, found, tensors)
@@ -177,14 +156,14 @@ class _Check:
             tensors=with_ranks(tensors, details, by_cells),
             culprits=described(culprits, details, sources),
             coverage=sources.candidate.coverage(sources.reference),
-            notes=(*refused, *self._notes(compared, again, grains), *elsewhere, *others),
+            notes=(*refused, *self._notes(case, again), *judged.notes, *others),
             details=details,
             runs=tuple(
                 source.facts
                 for source in (sources.reference, sources.candidate, *sources.perturbed)
             ),
             modules=sources.candidate.modules,
-            accepted=uses(judged, self._accept),
+            accepted=uses(judged.open_to_acceptance, self._accept),
         )
 
     def _refusal(self, source: Source, compared: Compared) -> Note | None:
@@ -192,50 +171,34 @@ class _Check:
         measured = statistics_of(compared.measured)
         return refusal(self._sources.reference, source, compared.pairs, measured)
 
-    def _judge(
+    def _case(
         self,
         compared: Compared,
         noise: Sequence[Mapping[TensorId, Measured]],
         again: Sequence[Mapping[TensorId, Measured]],
-        grains: Mapping[TensorId, Precision],
-    ) -> tuple[TensorResult, ...]:
-        """Every verdict."""
-        sources, aligned = self._sources, compared.aligned
+    ) -> Case:
+        sources, isolated = self._sources, self._is_isolated
         known = yardsticks(
-            aligned.references(),
+            compared.aligned.references(),
             [statistics_of(run) for run in noise],
             sources.reference.spans,
             repeated=[statistics_of(run) for run in again],
         )
-        allowed = Allowed(
-            tolerances=tolerances(known, isolated=self._is_isolated),
-            precisions=grains,
-            moves=allowed_moves([found.moved for run in noise for found in run.values()]),
-            faults={s.role: s.faults for s in (sources.reference, sources.candidate)},
+        exhibits = exhibits_of(
+            compared,
+            tolerances(known, isolated=isolated),
+            noise,
+            is_isolated=isolated,
+            is_given=self._is_given,
         )
-        moved = compared.moved() if self._is_isolated else {}
-        return tuple(
-            judge(
-                alignment,
-                compared.measured.get(alignment.id),
-                allowed,
-                order=order,
-                excused=moved_before(alignment.id, moved),
-            )
-            for order, alignment in enumerate(aligned.tensors)
-            if alignment.is_judged and self._is_given(alignment.id)
+        return Case(
+            sources=sources,
+            compared=compared,
+            exhibits=exhibits,
+            noise=noise,
+            is_isolated=isolated,
+            accept=self._accept,
         )
-
-    def _judge_beyond_values(
-        self, judged: Sequence[TensorResult], compared: Compared
-    ) -> tuple[TensorResult, ...]:
-        """Verdicts that no value gives: who made a step, how it was rounded, what was quantised."""
-        sources = self._sources
-        judged = fail_modules_left_out(excuse_overflowed_steps(judged), *sources.codes)
-        judged = fail_partial_steps(judged, sources.reference, sources.candidate)
-        if not any(source.rounds_updates for source in sources.perturbed):
-            return judged
-        return rounded_alike(judged, compared, sources.reference, sources.candidate, self._work.run)
 
     def _blame(self, tensors: Sequence[TensorResult], compared: Compared) -> tuple[Culprit, ...]:
         if not self._is_isolated:
@@ -276,13 +239,8 @@ class _Check:
         ]
         return tuple(self._work.run(jobs, "suspects")) if jobs else ()
 
-    def _notes(
-        self,
-        compared: Compared,
-        again: Sequence[Mapping[TensorId, Measured]],
-        grains: Precisions,
-    ) -> Iterator[Note]:
-        sources = self._sources
+    def _notes(self, case: Case, again: Sequence[Mapping[TensorId, Measured]]) -> Iterator[Note]:
+        sources, compared = self._sources, case.compared
         yield from of_runs(sources.reference, sources.candidate, sources.perturbed)
         yield from of_alignment(compared.aligned)
         if self._work.cells:
@@ -293,7 +251,7 @@ class _Check:
             yield from of_covering(compared.aligned.pairs(), compared.pairs, ranks)
         if compared.scale.note is not None:
             yield compared.scale.note
-        yield from of_precisions(grains.allowed)
+        yield from of_precisions(case.precisions.allowed)
         yield from of_recipes(*sources.codes)
         for measured in again:
             yield of_repetition({id_: m.statistics.equal for id_, m in measured.items()})

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
+from ttrace.analysis.judge import FAILURES, Excuse, excuse
 from ttrace.core.blame import Culprit, Phase
 from ttrace.core.enclosure import Enclosure, enclosures_of, is_enclosed
 from ttrace.core.finding import Note, Topic
@@ -145,10 +146,7 @@ def excused(result: CheckResult, enclosures: Sequence[Enclosure]) -> CheckResult
     )
     return replace(
         result,
-        tensors=tuple(
-            replace(tensor, verdict=Verdict.HARMLESS) if tensor.id in ids else tensor
-            for tensor in result.tensors
-        ),
+        tensors=excuse(result.tensors, (_harmless(id_) for id_ in ids))[0],
         culprits=tuple(
             culprit
             for culprit in result.culprits
@@ -156,6 +154,10 @@ def excused(result: CheckResult, enclosures: Sequence[Enclosure]) -> CheckResult
         ),
         notes=(*result.notes, note),
     )
+
+
+def _harmless(id_: TensorId) -> Excuse:
+    return Excuse(id=id_, verdict=Verdict.HARMLESS, over=FAILURES)
 
 
 def enclosures_in(isolated: CheckResult) -> tuple[Enclosure, ...]:

@@ -4,24 +4,18 @@
 
 Isolated runs are watched for casts, and perturbed ones see them. What nobody saw is no evidence: a
 layout may quantise somewhere else, or in a kernel of its own. Enters: the dtypes of codes, by
-module, of both runs; None of one that was not watched. Leaves: the modules that differ; verdicts in
-which outputs of those fail that are too far from the reference's; and diagnoses of culprits that
-nothing else says anything of: no value of a boundary tells, as codes live inside of a module.
+module, of both runs; None of one that was not watched. Leaves: the modules that differ; and
+diagnoses of culprits that nothing else says anything of.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ttrace.core.blame import Culprit, Diagnosis, Mistake, Phase
 from ttrace.core.enclosure import Enclosure, enclosures_of
-from ttrace.core.finding import Finding, Specifics
-from ttrace.core.formats import format_of
-from ttrace.core.ids import Kind
 from ttrace.core.quantised import WHOLE_NUMBERS
-from ttrace.core.results import TensorResult, Verdict
 
 ByModule = Mapping[str, Sequence[str]]
 Codes = ByModule | None
@@ -77,43 +71,6 @@ def _is_elsewhere(module: str, added: Sequence[str]) -> bool:
     return any(
         path in around or path.rpartition(".")[0] in parents or inside.surrounds(path)
         for path in added
-    )
-
-
-# Of the eps of codes. Rounding one operand of a product errs by about eps / 5 of it (uniformly over
-# eps, by eps / sqrt(12), of values between 1 and 2); a few flips by less than eps / 50 (measured).
-_SHARE = 1 / 16
-
-
-def fail_modules_left_out(
-    results: Sequence[TensorResult], reference: Codes, candidate: Codes
-) -> tuple[TensorResult, ...]:
-    missing = out_of_recipe(reference, candidate)
-    return tuple(
-        _as_wrong(result, missing[result.id.module])
-        if result.id.kind is Kind.OUTPUT
-        and result.id.module in missing
-        and _is_as_far(result, missing[result.id.module])
-        else result
-        for result in results
-    )
-
-
-def _is_as_far(result: TensorResult, codes: Sequence[str]) -> bool:
-    found = result.statistics
-    formats = [known for each in codes if (known := format_of(each)) is not None]
-    if result.verdict is not Verdict.PASS or found is None or not formats:
-        return False
-    return found.relative_error >= _SHARE * min(known.eps for known in formats)
-
-
-def _as_wrong(result: TensorResult, codes: Sequence[str]) -> TensorResult:
-    return replace(
-        result,
-        verdict=Verdict.MISMATCH,
-        finding=Finding.NO_CODES,
-        ratio=math.inf,
-        specifics=Specifics(reference_dtype=" and ".join(codes)),
     )
 
 

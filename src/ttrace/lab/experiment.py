@@ -29,6 +29,7 @@ from typing import Any
 
 from ttrace.analysis.accept import with_isolated
 from ttrace.analysis.effect import enclosures_in, excused
+from ttrace.analysis.judge import FAILURES, Excuse, excuse
 from ttrace.analysis.work import Progress
 from ttrace.core.finding import Note, Topic
 from ttrace.core.results import CheckResult, Outcome, Strength, TensorResult, Verdict
@@ -161,10 +162,10 @@ def _rounded(result: CheckResult, rounded: Sequence[TensorResult]) -> CheckResul
         result,
         culprits=(),
         notes=(*result.notes, note) if rounded else result.notes,
-        tensors=tuple(
-            replace(tensor, verdict=Verdict.BORDERLINE) if tensor.id in ids else tensor
-            for tensor in result.tensors
-        ),
+        tensors=excuse(
+            result.tensors,
+            (Excuse(id=id_, verdict=Verdict.BORDERLINE, over=FAILURES) for id_ in ids),
+        )[0],
     )
 
 

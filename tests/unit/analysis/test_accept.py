@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.isolated_results import wrong_by
+from tests.support.judging import ruled
 from tests.support.made_results import made
-from ttrace.analysis.accept import acceptances, accepted, append_entry, uses, with_isolated
+from ttrace.analysis.accept import acceptances, append_entry, uses, with_isolated
+from ttrace.analysis.judge.rules.acceptance import Acceptances
 from ttrace.analysis.localize import localize_isolated
 from ttrace.core.blame import Blame, Phase
-from ttrace.core.results import Acceptance, CheckResult, Outcome, Verdict
+from ttrace.core.results import Acceptance, CheckResult, Outcome, TensorResult, Verdict
 from ttrace.errors import UsageError
 from ttrace.lab.experiment import localized
 
 DROP = Acceptance(id="step*/b.c:*", reason="each rank draws its own mask")
+
+
+def accepted(
+    results: Sequence[TensorResult], entries: Sequence[Acceptance]
+) -> tuple[TensorResult, ...]:
+    return ruled(Acceptances(), results, accept=entries)
 
 
 def test_what_is_accepted_is_no_culprit_and_others_stay() -> None:

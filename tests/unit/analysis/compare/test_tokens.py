@@ -5,11 +5,15 @@ import math
 import pytest
 import torch
 
-from ttrace.analysis.compare.judge import _with_moves
+from tests.support.judging import made_case
 from ttrace.analysis.compare.tokens import leave_out_moved, moved_before
+from ttrace.analysis.judge.reduce import weigh
+from ttrace.analysis.judge.rules.values import MovedTokens
+from ttrace.analysis.judge.rulings import Accusation, Exhibit, Weight
 from ttrace.analysis.tolerance import allowed_moves
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.ids import Kind, TensorId
+from ttrace.core.logical import Alignment
 from ttrace.core.results import TensorResult, Verdict
 from ttrace.report import wording
 
@@ -17,8 +21,12 @@ ID = TensorId(step=0, module="experts.0", kind=Kind.INPUT, slot="0")
 
 
 def judged(moved: int, allowed: float, finding: Finding | None = None) -> TensorResult:
-    passed = TensorResult(id=ID, verdict=Verdict.PASS, order=0, ratio=0.5, finding=finding)
-    return _with_moves(passed, moved, allowed)
+    alignment = Alignment(id=ID, reference=None, candidate=None)
+    exhibit = Exhibit(alignment=alignment, order=0, moved=moved, allowed_moves=allowed)
+    weight = Weight.PASS
+    passes = Accusation(id=ID, verdict=Verdict.PASS, weight=weight, finding=finding, ratio=0.5)
+    moves = MovedTokens().accuse(made_case({ID: exhibit}), ())
+    return weigh({ID: exhibit}, [passes, *moves])[ID]
 
 
 def test_tokens_of_one_run_are_left_out_and_the_others_kept() -> None:

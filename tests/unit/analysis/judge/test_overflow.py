@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.support.grains import measure
-from ttrace.analysis.updates import excuse_overflowed_steps
+from tests.support.judging import ruled
+from ttrace.analysis.judge.rules.steps import Overflow
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.results import TensorResult, Verdict
@@ -36,11 +37,11 @@ UPDATED = result("step1/a:param_after.weight", ONE, ONE)
 
 
 def verdict(*tensors: TensorResult) -> Verdict:
-    return excuse_overflowed_steps([*tensors])[0].verdict
+    return ruled(Overflow(), tensors)[0].verdict
 
 
 def test_gradients_of_a_step_that_both_left_out_pass() -> None:
-    found = excuse_overflowed_steps([OVERFLOWED, *PARAMETERS, UPDATED])[0]
+    found = ruled(Overflow(), [OVERFLOWED, *PARAMETERS, UPDATED])[0]
     assert (found.verdict, found.finding) == (Verdict.PASS, Finding.OVERFLOWED)
 
 

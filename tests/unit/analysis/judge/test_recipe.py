@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.judging import ruled
 from tests.support.made_results import tensor
-from ttrace.analysis.recipes import fail_modules_left_out
+from ttrace.analysis.judge.rules.recipe import Recipe
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.results import TensorResult, Verdict
@@ -31,7 +32,7 @@ def judged(
     candidate: dict[str, list[str]] | None,
     reference: dict[str, list[str]] | None = RECIPE,
 ) -> TensorResult:
-    (found,) = fail_modules_left_out([asked], reference, candidate)
+    (found,) = ruled(Recipe(), [asked], codes=(reference, candidate))
     return found
 
 
@@ -68,4 +69,5 @@ def test_only_its_outputs_are_judged(name: str) -> None:
 
 def test_what_fails_already_keeps_its_finding() -> None:
     failed = result(0.038, verdict=Verdict.MISMATCH)
-    assert judged(failed, LEFT_OUT) == failed
+    found = judged(failed, LEFT_OUT)
+    assert (found.verdict, found.finding) == (failed.verdict, failed.finding)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.support.grains import measure
-from ttrace.analysis.compare import Allowed, Measured, judge
+from tests.support.judging import judged
+from ttrace.analysis.compare import Measured
 from ttrace.analysis.compare.measured import Disagreement
 from ttrace.analysis.tolerance import Yardstick, tolerances
 from ttrace.core.finding import Finding
@@ -43,7 +44,7 @@ def verdict(
     )
     found = Measured(statistics=measure(reference, candidate))
     alignment = Alignment(id=ID, reference=logical(reference), candidate=logical(candidate))
-    return judge(alignment, found, Allowed(tolerances=tolerances({ID: yardstick})), order=0)
+    return judged(alignment, found, tolerances({ID: yardstick}))
 
 
 def noisy(seed: int, relative: float = 0.01, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
@@ -248,7 +249,7 @@ def repeated(candidate: torch.Tensor, other: torch.Tensor) -> tuple[Verdict, Fin
     spread = Disagreement.of(piece, measure(candidate, other))
     found = Measured(statistics=measure(reference, candidate), disagreements=(spread,))
     alignment = Alignment(id=ID, reference=logical(reference), candidate=whole)
-    result = judge(alignment, found, Allowed(tolerances=tolerances({ID: yardstick})), order=0)
+    result = judged(alignment, found, tolerances({ID: yardstick}))
     return result.verdict, result.finding
 
 

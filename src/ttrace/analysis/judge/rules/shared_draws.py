@@ -4,16 +4,16 @@
                           as it should be, but wherever rank 0 rounds up, rank 1 does
 
 Each rank by itself is right, and no value tells. What ranks have in common does
-(measure/rounding.py). Enters: verdicts and what was compared, of a run whose updates are rounded
-by chance, as a perturbed reference tells. Leaves: the verdicts, where parts were rounded alike.
+(measure/rounding.py). Only runs are looked at whose updates are rounded by chance, as a perturbed
+reference tells.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from operator import add
@@ -21,15 +21,15 @@ from operator import add
 import torch
 
 from ttrace.analysis.engine import Workplace
-from ttrace.analysis.measuring import Compared
-from ttrace.analysis.sources import Source
-from ttrace.analysis.work import RunJobs
+from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.rules.base import Rule
+from ttrace.analysis.judge.rulings import Accusation, Weight
 from ttrace.core.finding import Finding, Specifics
 from ttrace.core.formats import format_of
 from ttrace.core.ids import Kind, TensorId
 from ttrace.core.layout import Layout
 from ttrace.core.logical import LogicalTensor, Pair, Piece
-from ttrace.core.results import TensorResult, Verdict
+from ttrace.core.results import Verdict
 from ttrace.core.statistics import Judgement, Reading, Statistic
 from ttrace.measure.rounding import Coincidence, coincidence, roundings
 from ttrace.trace.blocks import PairReader
@@ -101,42 +101,32 @@ def _roundings(
     return more, away
 
 
-def rounded_alike(
-    results: Sequence[TensorResult],
-    compared: Compared,
-    reference: Source,
-    candidate: Source,
-    run: RunJobs,
-) -> tuple[TensorResult, ...]:
-    """The verdicts, with those of tensors whose parts were rounded by the same numbers."""
-    jobs = list(_jobs(results, compared, reference, candidate))
-    measured: Sequence[Both] = run(jobs, "roundings of ranks") if jobs else ()
-    groups: dict[tuple[int, Kind], list[tuple[CoincidenceJob, Both]]] = defaultdict(list)
-    for job, both in zip(jobs, measured, strict=True):
-        groups[job.id.step, job.id.kind].append((job, both))
-    alike = (each for group in groups.values() for each in _alike(group))
-    wrong = {job.id: (job.parts, found) for job, found in alike}
-    return tuple(
-        _as_wrong(result, *wrong[result.id]) if result.id in wrong else result for result in results
-    )
+class SharedDraws(Rule):
+    """Updates that are right, of which several ranks hold parts."""
 
+    def jobs(self, case: Case) -> Sequence[CoincidenceJob]:
+        if not any(source.rounds_updates for source in case.sources.perturbed):
+            return ()
+        reference, candidate = case.sources.reference, case.sources.candidate
+        return [
+            CoincidenceJob(
+                reference=reference.spans.path,
+                candidate=candidate.spans.path,
+                id=id_,
+                pair=pair,
+                parts=parts,
+            )
+            for id_, exhibit in case.exhibits.items()
+            if id_.kind in _KINDS and exhibit.tolerance is not None and not exhibit.is_wrong
+            if (pair := exhibit.alignment.pair) is not None and len(parts := _parts(pair)) > 1
+        ]
 
-def _jobs(
-    results: Sequence[TensorResult], compared: Compared, reference: Source, candidate: Source
-) -> Iterator[CoincidenceJob]:
-    """One for every update that passed, and of which several ranks hold parts."""
-    for result in results:
-        is_right = result.id.kind in _KINDS and result.verdict is Verdict.PASS
-        if is_right and result.id in compared.pairs:
-            pair = compared.pairs[result.id]
-            if len(parts := _parts(pair)) > 1:
-                yield CoincidenceJob(
-                    reference=reference.spans.path,
-                    candidate=candidate.spans.path,
-                    id=result.id,
-                    pair=pair,
-                    parts=parts,
-                )
+    def accuse(self, case: Case, found: Sequence[Both]) -> Iterable[Accusation]:
+        groups: dict[tuple[int, Kind], list[tuple[CoincidenceJob, Both]]] = defaultdict(list)
+        for job, both in zip(self.jobs(case), found, strict=True):
+            groups[job.id.step, job.id.kind].append((job, both))
+        alike = (each for group in groups.values() for each in _alike(group))
+        return {job.id: _accusation(job, both) for job, both in alike}.values()
 
 
 def _parts(pair: Pair) -> tuple[Piece, ...]:
@@ -182,15 +172,15 @@ def _is_certain(together: Coincidence) -> bool:
     return is_above and together.correlation >= _CORRELATED
 
 
-def _as_wrong(result: TensorResult, parts: Sequence[Piece], found: Coincidence) -> TensorResult:
-    ranks = tuple(sorted({rank for part in parts for rank in part.ranks}))
+def _accusation(job: CoincidenceJob, found: Coincidence) -> Accusation:
+    ranks = tuple(sorted({rank for part in job.parts for rank in part.ranks}))
     reading = Reading(statistic=Statistic.COINCIDENCE, value=found.correlation)
-    return replace(
-        result,
+    return Accusation(
+        id=job.id,
         verdict=Verdict.MISMATCH,
+        weight=Weight.HIDDEN,
         finding=Finding.ROUNDED_ALIKE,
-        judgements=(*result.judgements, Judgement(reading=reading, allowed=0.0, ratio=math.inf)),
-        ratio=math.inf,
-        ranks=ranks,
         specifics=Specifics(ranks=ranks),
+        ranks=ranks,
+        evidence=(Judgement(reading=reading, allowed=0.0, ratio=math.inf),),
     )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
-
 import torch
 from torch import Tensor
 
 from tests.support.grains import Run, fine, low
+from tests.support.judging import made_case
 from ttrace.analysis.compare import Asked, Measured
 from ttrace.analysis.compare.grain import between
-from ttrace.analysis.lost_bits import rounded_sums
-from ttrace.analysis.measuring import Compared
+from ttrace.analysis.judge.rules.precision import LostBits, rounded_sums
 from ttrace.core.ids import TensorId
 from ttrace.measure.accumulator import Accumulator
 from ttrace.measure.rounding import Witnesses
@@ -31,12 +27,10 @@ def found(
     run = Run().add(TERMS, *terms, terms=(1, 2)).add(SUM, *sums)
     values = {TensorId.parse(f"step0/{SUM}"): (terms[1], sums[1])}
 
-    def measured(jobs: Sequence[Any], _: str) -> list[Any]:
-        return [_measured(*values[job.unit.id]) for job in jobs]
-
-    compared: Any = SimpleNamespace(pairs=run.pairs, measured=run.measured)
-    candidate: Any = SimpleNamespace(spans=SimpleNamespace(path="candidate"))
-    wrong = rounded_sums(candidate, cast(Compared, compared), asked or Asked(), measured)
+    case = made_case(pairs=run.pairs, measured=run.measured)
+    case.__dict__["asked"] = asked or Asked()
+    jobs = LostBits().jobs(case)
+    wrong = rounded_sums(case, [_measured(*values[job.unit.id]) for job in jobs])
     assert all(precision.is_of_own_terms for precision in wrong.values())
     return {
         str(id_).removeprefix("step0/"): (each.candidate.name, each.reference.name)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ttrace.analysis.rounded_alike import Both, rounded_alike
+from tests.support.judging import made_source, ruled
+from tests.support.made_results import tensor as passing
+from ttrace.analysis.judge.rules.shared_draws import Both, SharedDraws
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.layout import Layout
@@ -51,13 +53,12 @@ def judged(
     pairs = {id_: (tensor(id_, [WHOLE], dtype), tensor(id_, layouts, dtype)) for id_ in ids}
     by_id = dict(zip(ids, measured, strict=True))
 
-    def run(jobs: Sequence[Any], _: str) -> list[Any]:
+    def run(jobs: Sequence[Any]) -> list[Any]:
         return [by_id[job.id] for job in jobs]
 
-    compared: Any = SimpleNamespace(pairs=pairs)
-    source: Any = SimpleNamespace(spans=SimpleNamespace(path="somewhere"))
-    results = [TensorResult(id=id_, verdict=Verdict.PASS, order=0, ratio=0.3) for id_ in ids]
-    return rounded_alike(results, compared, source, source, run)
+    results = [replace(passing(id_, 0, 0.3), ratio=0.3) for id_ in ids]
+    noisy = made_source(rounds_updates=True)
+    return ruled(SharedDraws(), results, run, pairs=pairs, perturbed=[noisy])
 
 
 @pytest.mark.parametrize("both", [(ALIKE, NOTHING), (NOTHING, ALIKE)], ids=["more", "away"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.support.judging import made_source, ruled
+from ttrace.analysis.judge.rules.steps import PartialSteps
 from ttrace.analysis.sources import Source
-from ttrace.analysis.updates import fail_partial_steps
 from ttrace.core.finding import Finding
 from ttrace.core.ids import TensorId
 from ttrace.core.record import Record
@@ -27,7 +29,7 @@ def source(*held: str, faults: tuple[str, ...] = (), by_hand: bool = False) -> S
     )
     steps = tuple(sorted({record.id.step for record in records}))
     trace = SimpleNamespace(records=records, steps=steps, by_id=records.by_id)
-    made: Any = SimpleNamespace(trace=trace, faults=faults, updated_by_hand=by_hand)
+    made: Any = made_source(trace=trace, faults=faults, updated_by_hand=by_hand)
     return cast(Source, made)
 
 
@@ -43,9 +45,15 @@ def result(step: int = 0, verdict: Verdict = Verdict.PASS) -> TensorResult:
 WHOLE = source(*of_rank(0))
 
 
+def partial(
+    results: Sequence[TensorResult], reference: Source, candidate: Source
+) -> tuple[TensorResult, ...]:
+    return ruled(PartialSteps(), results, reference=reference, candidate=candidate)
+
+
 def test_a_rank_that_makes_no_step_is_named_though_its_replica_passes() -> None:
     candidate = source(*of_rank(0), *of_rank(1, updates=False))
-    (found,) = fail_partial_steps([result()], WHOLE, candidate)
+    (found,) = partial([result()], WHOLE, candidate)
     assert (found.verdict, found.finding) == (Verdict.CONFLICT, Finding.UPDATED_BY_SOME)
     assert found.ranks == (1,)
     assert found.specifics is not None
@@ -58,7 +66,7 @@ def test_where_the_reference_left_the_step_out_it_is_the_other_rank() -> None:
         *of_rank(0), *of_rank(1, updates=False), *of_rank(0, step=1), *of_rank(1, step=1)
     )
     results = [result(0, Verdict.EXTRA), result(1)]
-    found = fail_partial_steps(results, reference, candidate)
+    found = partial(results, reference, candidate)
     assert [each.ranks for each in found] == [(0,), ()]
     assert found[1].verdict is Verdict.PASS
 
@@ -66,19 +74,23 @@ def test_where_the_reference_left_the_step_out_it_is_the_other_rank() -> None:
 def test_a_step_that_only_the_candidate_made_is_wrong() -> None:
     reference = source(*of_rank(0, updates=False), *of_rank(0, step=1))
     candidate = source(*of_rank(0), *of_rank(0, step=1))
-    (found,) = fail_partial_steps([result(0, Verdict.EXTRA)], reference, candidate)
+    (found,) = ruled(
+        PartialSteps(), [result(0, Verdict.EXTRA)], reference=reference, candidate=candidate
+    )
     assert (found.verdict, found.finding) == (Verdict.MISMATCH, Finding.UPDATED_ALONE)
 
 
 def test_of_a_reference_that_never_updates_nobody_knows_whether_it_left_one_out() -> None:
     reference, candidate = source(*of_rank(0, updates=False)), source(*of_rank(0))
-    (found,) = fail_partial_steps([result(0, Verdict.EXTRA)], reference, candidate)
+    (found,) = ruled(
+        PartialSteps(), [result(0, Verdict.EXTRA)], reference=reference, candidate=candidate
+    )
     assert found.verdict is Verdict.EXTRA
 
 
 def unchanged(reference: Source, candidate: Source) -> bool:
-    results = (result(),)
-    return fail_partial_steps(results, reference, candidate) == results
+    (found,) = partial([result()], reference, candidate)
+    return (found.verdict, found.ranks) == (Verdict.PASS, ())
 
 
 def test_ranks_that_all_update_or_all_leave_out_are_right() -> None:
@@ -109,4 +121,4 @@ def test_copies_in_full_precision_are_left_to_their_own_verdicts() -> None:
         id=TensorId.parse("step0/a:param_after.weight.master"), verdict=Verdict.PASS, order=0
     )
     candidate = source(*of_rank(0), *of_rank(1, updates=False))
-    assert fail_partial_steps([copy], WHOLE, candidate) == (copy,)
+    assert partial([copy], WHOLE, candidate)[0].verdict is Verdict.PASS
