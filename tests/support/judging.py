@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ttrace.analysis.compare import Measured
-from ttrace.analysis.judge import Accusation, Case, Rule, Weight, excuse, exhibits_of
+from ttrace.analysis.judge import Accusation, CaseFile, Rule, Weight, excuse, exhibits_of
 from ttrace.analysis.judge.reduce import weigh
 from ttrace.analysis.judge.rules import find_rules
 from ttrace.analysis.judge.rulings import Exhibit
@@ -42,7 +42,7 @@ def made_case(
     pairs: Mapping[TensorId, Pair] | None = None,
     measured: Mapping[TensorId, Measured] | None = None,
     **how: Any,
-) -> Case:
+) -> CaseFile:
     sources: Any = SimpleNamespace(
         reference=reference or made_source(),
         candidate=candidate or made_source(),
@@ -50,7 +50,7 @@ def made_case(
         codes=codes,
     )
     compared: Any = SimpleNamespace(pairs=pairs or {}, measured=measured or {})
-    return Case(sources=sources, compared=compared, exhibits=exhibits or {}, **how)
+    return CaseFile(sources=sources, compared=compared, exhibits=exhibits or {}, **how)
 
 
 def ruled(

@@ -17,7 +17,7 @@ from ttrace.analysis.diagnose.describe import described
 from ttrace.analysis.diagnose.examine import earlier, suspects, with_ranks, wrong_by_cells
 from ttrace.analysis.engine import Engine
 from ttrace.analysis.hyperparameters import differences, explained
-from ttrace.analysis.judge import Case, exhibits_of, judge
+from ttrace.analysis.judge import CaseFile, exhibits_of, judge
 from ttrace.analysis.localize import localize, localize_isolated
 from ttrace.analysis.measuring import Compared, Measuring, measuring, statistics_of
 from ttrace.analysis.remarks import (
@@ -176,7 +176,7 @@ class _Check:
         compared: Compared,
         noise: Sequence[Mapping[TensorId, Measured]],
         again: Sequence[Mapping[TensorId, Measured]],
-    ) -> Case:
+    ) -> CaseFile:
         sources, isolated = self._sources, self._is_isolated
         known = yardsticks(
             compared.aligned.references(),
@@ -191,7 +191,7 @@ class _Check:
             is_isolated=isolated,
             is_given=self._is_given,
         )
-        return Case(
+        return CaseFile(
             sources=sources,
             compared=compared,
             exhibits=exhibits,
@@ -239,7 +239,9 @@ class _Check:
         ]
         return tuple(self._work.run(jobs, "suspects")) if jobs else ()
 
-    def _notes(self, case: Case, again: Sequence[Mapping[TensorId, Measured]]) -> Iterator[Note]:
+    def _notes(
+        self, case: CaseFile, again: Sequence[Mapping[TensorId, Measured]]
+    ) -> Iterator[Note]:
         sources, compared = self._sources, case.compared
         yield from of_runs(sources.reference, sources.candidate, sources.perturbed)
         yield from of_alignment(compared.aligned)

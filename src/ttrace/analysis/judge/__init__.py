@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.exhibits import exhibits_of
 from ttrace.analysis.judge.reduce import excuse, weigh
 from ttrace.analysis.judge.rules import Rule, find_rules
@@ -22,10 +22,10 @@ from ttrace.core.results import TensorResult, Verdict
 __all__ = [
     "FAILURES",
     "Accusation",
-    "Case",
+    "CaseFile",
     "Excuse",
-    "Judged",
     "Rule",
+    "Verdicts",
     "Weight",
     "excuse",
     "exhibits_of",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class Judged(NamedTuple):
+class Verdicts(NamedTuple):
     """Verdicts, what stood against tensors before anything was excused, and notes of excuses."""
 
     tensors: tuple[TensorResult, ...]
@@ -48,7 +48,7 @@ class Judged(NamedTuple):
         return [self.standing[tensor.id] for tensor in found]
 
 
-def judge(case: Case, run: RunJobs, rules: Sequence[Rule] | None = None) -> Judged:
+def judge(case: CaseFile, run: RunJobs, rules: Sequence[Rule] | None = None) -> Verdicts:
     """Every verdict. All that rules want measured is measured at once."""
     rules = find_rules() if rules is None else rules
     wanted = [rule.jobs(case) for rule in rules]
@@ -65,4 +65,4 @@ def judge(case: Case, run: RunJobs, rules: Sequence[Rule] | None = None) -> Judg
     )
     excuses = [each for rule in rules for each in rule.excuse(case, standing)]
     tensors, notes = excuse(standing.values(), excuses)
-    return Judged(tensors, standing, notes)
+    return Verdicts(tensors, standing, notes)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttrace.capture.regroup.sums import Bounds, Divide, Rule, joined, total
+from ttrace.capture.regroup.sums import Bounds, Divide, SumRule, joined, total
 
 Gradients = tuple[Tensor | None, ...]
 
 
-def norm_of_rows(statistics: int) -> Rule:
+def norm_of_rows(statistics: int) -> SumRule:
     """Norms over the last dims, with so many statistics of each row: mean and rstd, or rstd."""
 
     def rule(

@@ -44,7 +44,7 @@ from ttrace.capture.operator_mode import OperatorMode, are_fake, are_plain, has_
 from ttrace.capture.regroup import layers, sums
 from ttrace.capture.regroup.codes import MAKE_CODES, CodesMade, Current, coding_of
 from ttrace.capture.regroup.draws import FOLLOWED, Draws
-from ttrace.capture.regroup.sums import Bounds, Rule
+from ttrace.capture.regroup.sums import Bounds, SumRule
 from ttrace.core.quantised import Quantising
 
 # Chosen: a short sum is made in two parts, as two ranks make it; a long one in up to eight, which
@@ -53,7 +53,7 @@ _MOST_PARTS = 8
 _PART = 256
 
 _aten = torch.ops.aten
-_RULES: dict[Any, Rule] = {
+_RULES: dict[Any, SumRule] = {
     _aten.mm: sums.product(1),
     _aten.bmm: sums.product(2),
     _aten.mv: sums.product(1),
@@ -199,7 +199,7 @@ class Regrouping(OperatorMode):
     def _regroup(
         self,
         func: Any,
-        rule: Rule | None,
+        rule: SumRule | None,
         call: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],

@@ -27,7 +27,7 @@ class Divide(Protocol):
 
 
 # The operator, where to cut, and the operator's arguments; None where there is nothing to split.
-Rule = Callable[..., Any]
+SumRule = Callable[..., Any]
 
 
 def total(parts: Iterable[Tensor]) -> Tensor:
@@ -47,7 +47,7 @@ def joined(
     return of_input, *of_parameters
 
 
-def product(dim: int) -> Rule:
+def product(dim: int) -> SumRule:
     """Matrix products; the sum runs over dim `dim` of the first and `dim - 1` of the second."""
 
     def rule(func: Any, divide: Divide, a: Tensor, b: Tensor) -> Tensor | None:
@@ -57,7 +57,7 @@ def product(dim: int) -> Rule:
     return rule
 
 
-def added_product(multiply: Any, dim: int) -> Rule:
+def added_product(multiply: Any, dim: int) -> SumRule:
     """Products that are added to something, which the first part takes along."""
 
     def rule(

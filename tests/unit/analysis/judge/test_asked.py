@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from ttrace.analysis.compare import Asked
-from ttrace.analysis.judge.case import asked
+from ttrace.analysis.judge.case_file import asked
 from ttrace.analysis.sources import Source
 from ttrace.core.evidence import RunFacts
 from ttrace.core.record import COMPUTE_DTYPE, REDUCTION_DTYPE

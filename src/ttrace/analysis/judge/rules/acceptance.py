@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rulings import FAILURES, Excuse, Standing
 from ttrace.core.results import Verdict
@@ -14,7 +14,7 @@ from ttrace.core.results import Verdict
 class Acceptances(Rule):
     """What people decided to live with."""
 
-    def excuse(self, case: Case, standing: Standing) -> Iterable[Excuse]:
+    def excuse(self, case: CaseFile, standing: Standing) -> Iterable[Excuse]:
         for id_ in standing:
             fitting = [entry for entry in case.accept if entry.matches(id_)]
             if fitting:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ttrace.analysis.engine import Job
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rulings import Accusation, Excuse, Standing
 
 
@@ -17,14 +17,14 @@ class Rule:
     excuses see what stands after all accusations.
     """
 
-    def jobs(self, case: Case) -> Sequence[Job[Any]]:
+    def jobs(self, case: CaseFile) -> Sequence[Job[Any]]:
         """What is to be measured for this rule; jobs of all rules run together."""
         return ()
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         """What is wrong, or right, of which tensors; `found` is what came of the jobs."""
         return ()
 
-    def excuse(self, case: Case, standing: Standing) -> Iterable[Excuse]:
+    def excuse(self, case: CaseFile, standing: Standing) -> Iterable[Excuse]:
         """What does not count of what stands."""
         return ()

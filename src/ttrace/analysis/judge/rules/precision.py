@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ttrace.analysis.compare import Asked, Measured, Unit, is_witnessed, source_of
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rulings import Accusation, Exhibit, Weight
 from ttrace.analysis.measuring import Compared
@@ -36,7 +36,7 @@ _REDUCED = (Kind.REDUCED_GRAD, Kind.MAIN_GRAD)
 class LostBits(Rule):
     """Fewer bits than the reference's, or than those of the terms that were summed."""
 
-    def jobs(self, case: Case) -> Sequence[MeasureJob]:
+    def jobs(self, case: CaseFile) -> Sequence[MeasureJob]:
         where, pairs = case.sources.candidate.spans.path, case.compared.pairs
         return [
             MeasureJob(
@@ -47,7 +47,7 @@ class LostBits(Rule):
             for id_, (source, _) in _doubtful_in(case).items()
         ]
 
-    def accuse(self, case: Case, found: Sequence[Measured]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Measured]) -> Iterable[Accusation]:
         for id_, precision in {**rounded_sums(case, found), **case.precisions.wrong}.items():
             exhibit = case.exhibits.get(id_)
             if exhibit is not None and explains(precision, exhibit):
@@ -63,7 +63,7 @@ class LostBits(Rule):
                 )
 
 
-def rounded_sums(case: Case, found: Sequence[Measured]) -> dict[TensorId, Precision]:
+def rounded_sums(case: CaseFile, found: Sequence[Measured]) -> dict[TensorId, Precision]:
     """Gradients that are coarser than their terms; `found` is how far they are from those."""
     doubtful = _doubtful_in(case)
     return {
@@ -73,7 +73,7 @@ def rounded_sums(case: Case, found: Sequence[Measured]) -> dict[TensorId, Precis
     }
 
 
-def has_lost_bits(case: Case, exhibit: Exhibit) -> bool:
+def has_lost_bits(case: CaseFile, exhibit: Exhibit) -> bool:
     """Whether the bits of both runs say so."""
     precision = case.precisions.wrong.get(exhibit.id)
     return precision is not None and explains(precision, exhibit)
@@ -99,7 +99,7 @@ def _judgement(precision: Precision) -> Judgement:
     return Judgement(reading=reading, allowed=0.0, ratio=math.inf)
 
 
-def _doubtful_in(case: Case) -> dict[TensorId, tuple[TensorId, Precision]]:
+def _doubtful_in(case: CaseFile) -> dict[TensorId, tuple[TensorId, Precision]]:
     return dict(_doubtful(case.compared, case.asked))
 
 

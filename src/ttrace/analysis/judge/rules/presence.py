@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rulings import Accusation, Weight
 from ttrace.core.finding import Finding, Specifics
@@ -19,7 +19,7 @@ _SHOWN_GAPS = 3  # chosen: the first say where to look
 class Presence(Rule):
     """Where the recording of the run that lacks a tensor had faults, nobody knows who is wrong."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         sources = case.sources
         lacking = {
             Verdict.MISSING: sources.candidate.faults,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rulings import Accusation, Exhibit, Weight
 from ttrace.analysis.recipes import out_of_recipe
@@ -23,7 +23,7 @@ _SHARE = 1 / 16
 class Recipe(Rule):
     """Those that are as far from the reference's as quantising takes them."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         missing = out_of_recipe(*case.sources.codes)
         for id_, exhibit in case.exhibits.items():
             is_output = id_.kind is Kind.OUTPUT and id_.module in missing

@@ -15,7 +15,7 @@ from typing import Any
 
 from ttrace.analysis.compare import Measured
 from ttrace.analysis.compare.measured import Disagreement
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rules.precision import has_lost_bits
 from ttrace.analysis.judge.rulings import Accusation, Exhibit, Weight
@@ -34,7 +34,7 @@ _BESIDE_THE_POINT = 0.1  # chosen: of the error that all replicas share
 class Replicas(Rule):
     """They come from one collective or from the same arithmetic, and should be equal."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         for id_, exhibit in case.exhibits.items():
             measured, candidate = exhibit.measured, exhibit.alignment.candidate
             worst = None if measured is None else worst_of(measured)

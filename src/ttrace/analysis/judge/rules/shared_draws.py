@@ -21,7 +21,7 @@ from operator import add
 import torch
 
 from ttrace.analysis.engine import Workplace
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rulings import Accusation, Weight
 from ttrace.core.finding import Finding, Specifics
@@ -104,7 +104,7 @@ def _roundings(
 class SharedDraws(Rule):
     """Updates that are right, of which several ranks hold parts."""
 
-    def jobs(self, case: Case) -> Sequence[CoincidenceJob]:
+    def jobs(self, case: CaseFile) -> Sequence[CoincidenceJob]:
         if not any(source.rounds_updates for source in case.sources.perturbed):
             return ()
         reference, candidate = case.sources.reference, case.sources.candidate
@@ -121,7 +121,7 @@ class SharedDraws(Rule):
             if (pair := exhibit.alignment.pair) is not None and len(parts := _parts(pair)) > 1
         ]
 
-    def accuse(self, case: Case, found: Sequence[Both]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Both]) -> Iterable[Accusation]:
         groups: dict[tuple[int, Kind], list[tuple[CoincidenceJob, Both]]] = defaultdict(list)
         for job, both in zip(self.jobs(case), found, strict=True):
             groups[job.id.step, job.id.kind].append((job, both))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rulings import Accusation, Excuse, Standing, Weight
 from ttrace.analysis.same_step import distance
@@ -46,7 +46,7 @@ class _Step:
 class PartialSteps(Rule):
     """Steps that only some ranks, or only the candidate, made."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         reference, candidate = case.sources.reference, case.sources.candidate
         if candidate.faults or reference.faults or candidate.updated_by_hand:
             return
@@ -68,7 +68,9 @@ class PartialSteps(Rule):
                     yield _accusation(id_, Verdict.MISMATCH, Finding.UPDATED_ALONE)
 
 
-def _by_some(case: Case, number: int, step: _Step, *, is_left_out: bool) -> Iterator[Accusation]:
+def _by_some(
+    case: CaseFile, number: int, step: _Step, *, is_left_out: bool
+) -> Iterator[Accusation]:
     """New parameters of which a rank that made no step holds a part or a replica."""
     held = case.sources.candidate.trace.by_id()
     ranks = tuple(sorted(step.updated if is_left_out else step.idle))
@@ -107,7 +109,7 @@ def _is_of(step: int, kinds: frozenset[Kind]) -> Callable[[TensorId], bool]:
     return lambda id_: id_.step == step and id_.kind in kinds
 
 
-def _new_parameters(case: Case, step: int) -> Iterator[TensorId]:
+def _new_parameters(case: CaseFile, step: int) -> Iterator[TensorId]:
     is_new = _is_of(step, frozenset({Kind.PARAM_AFTER}))
     return (id_ for id_ in case.exhibits if is_new(id_) and not id_.slot.endswith(MASTER))
 
@@ -115,7 +117,7 @@ def _new_parameters(case: Case, step: int) -> Iterator[TensorId]:
 class Overflow(Rule):
     """Gradients of a step that both runs left out."""
 
-    def excuse(self, case: Case, standing: Standing) -> Iterable[Excuse]:
+    def excuse(self, case: CaseFile, standing: Standing) -> Iterable[Excuse]:
         steps = _without_update(standing)
         for id_, result in standing.items():
             kind, found = id_.kind, result.statistics
@@ -143,7 +145,7 @@ def _without_update(ids: Iterable[TensorId]) -> frozenset[int]:
 class ReducedElsewhere(Rule):
     """Gradients that only their own rank has, where a step by hand does not update from them."""
 
-    def excuse(self, case: Case, standing: Standing) -> Iterable[Excuse]:
+    def excuse(self, case: CaseFile, standing: Standing) -> Iterable[Excuse]:
         if not case.sources.candidate.updated_by_hand:
             return
         for id_, result in standing.items():
@@ -157,7 +159,7 @@ class ReducedElsewhere(Rule):
                 )
 
 
-def _would_show(case: Case, gradient: TensorResult, standing: Standing) -> bool:
+def _would_show(case: CaseFile, gradient: TensorResult, standing: Standing) -> bool:
     """Whether an update from these gradients would have been seen to be another, and is not."""
     before, after = (replace(gradient.id, kind=kind) for kind in (Kind.PARAM, Kind.PARAM_AFTER))
     updated, pairs = standing.get(after), case.compared.pairs

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ttrace.analysis.judge.case import Case
+from ttrace.analysis.judge.case_file import CaseFile
 from ttrace.analysis.judge.rules.base import Rule
 from ttrace.analysis.judge.rules.precision import has_lost_bits
 from ttrace.analysis.judge.rulings import Accusation, Exhibit, Weight
@@ -31,7 +31,7 @@ _BESIDE_A_FACTOR = 0.05  # chosen: of the error, where nearly all of it is a fac
 class InTolerance(Rule):
     """By what perturbed references allow; without one nothing can be said but that it is equal."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         for id_, exhibit in case.exhibits.items():
             if exhibit.statistics is not None:
                 verdict, weight, finding = _judge(exhibit, exhibit.statistics)
@@ -66,7 +66,7 @@ def kind_of_error(found: Statistics, decisive: Statistic, tolerance: Tolerance) 
 class UnknownSplit(Rule):
     """Wrong parameters whose parts were taken as chunks, since nobody says how they are split."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         for id_, exhibit in case.exhibits.items():
             candidate = exhibit.alignment.candidate
             if id_.kind is not Kind.PARAM or candidate is None or not candidate.notes:
@@ -83,7 +83,7 @@ class UnknownSplit(Rule):
 class Infinities(Rule):
     """Those that a perturbed reference has at the same places are there on purpose."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         for id_, exhibit in case.exhibits.items():
             found_here = exhibit.statistics
             if found_here is None:
@@ -101,7 +101,7 @@ class Infinities(Rule):
 class MovedTokens(Rule):
     """Tokens that a router sent elsewhere: more than noise moves, and than had moved before."""
 
-    def accuse(self, case: Case, found: Sequence[Any]) -> Iterable[Accusation]:
+    def accuse(self, case: CaseFile, found: Sequence[Any]) -> Iterable[Accusation]:
         for id_, exhibit in case.exhibits.items():
             moved, allowed = exhibit.moved, exhibit.allowed_moves
             if moved > allowed:

@@ -16,7 +16,7 @@ from ttrace.core.results import Acceptance
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class CaseFile:
     """What all rules look at. `noise` are the perturbed references, as they were measured."""
 
     sources: Sources
