@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers.selection import SHARES
 from ttrace.core.results import CheckResult
 from ttrace.trace.reader import Trace
 
@@ -53,6 +54,8 @@ def facets_of_test(item: pytest.Item) -> set[str]:
     """The test function, and what kind of case it is given."""
     name = item.nodeid.partition("[")[0]
     facets = {f"test:{name}"}
+    if {"trials", "fresh_trials"} & set(getattr(item, "fixturenames", ())):
+        facets.add(SHARES)
     callspec = getattr(item, "callspec", None)
     for value in callspec.params.values() if callspec is not None else ():
         for attribute in _OF_CASES:

@@ -44,6 +44,7 @@ class Session:
     unmarked_seconds: float = 0.0
     long_unmarked: dict[str, float] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
+    expected_to_fail: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
 
@@ -184,7 +185,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     session = _current[-1] if _current else None
     if session is None:
         return
-    if report.skipped:
+    if hasattr(report, "wasxfail"):
+        session.expected_to_fail.add(report.nodeid)
+    elif report.skipped:
         session.skipped.add(report.nodeid)
     if report.failed:
         session.failed.add(report.nodeid)
@@ -236,6 +239,8 @@ def _merged(found: Session, *, is_whole: bool) -> Recorded:
     """What was known of other files, and what was found of these."""
     before = read_recorded()
     ran = {id_: facets for id_, facets in found.facets.items() if id_ not in found.skipped}
+    # What a test shows that fails as expected is not what its case is there to show.
+    ran |= {id_: _of_itself(ran[id_]) for id_ in found.expected_to_fail & ran.keys()}
     files = {file_of(id_) for id_ in ran}
     kept = [flow for flow in before.flows if file_of(flow.id) not in files]
     fresh = [Flow(id_, found.measured[id_], frozenset(facets)) for id_, facets in ran.items()]
@@ -243,6 +248,10 @@ def _merged(found: Session, *, is_whole: bool) -> Recorded:
     is_told = is_whole and found.unmarked_seconds > 0
     unmarked = found.unmarked_seconds if is_told else before.unmarked_seconds
     return Recorded((*kept, *fresh), unmarked)
+
+
+def _of_itself(facets: list[str]) -> list[str]:
+    return [facet for facet in facets if facet.startswith(("test:", "needs:"))]
 
 
 def _not_run(found: Session) -> set[str]:

@@ -15,6 +15,8 @@ from datetime import date
 
 # What a sentinel is for: each phase of a step in which something was blamed, and each adapter.
 SENTINEL_FACETS = ("phase:", "adapter:")
+# A test that shares trials with others (facets.py).
+SHARES = "shares:trials"
 # Chosen: a flow that costs no more than the limit of an unmarked test runs with those.
 CHEAP_SECONDS = 1.0
 DAYS = 7
@@ -65,9 +67,12 @@ def _turn(id_: str) -> int:
 
 
 def sentinels(flows: Collection[Flow]) -> frozenset[str]:
-    """What `make test` runs of them: one for each phase and adapter, and all that are cheap."""
+    """What `make test` runs of them: one for each phase and adapter, and all that are cheap.
+
+    One that shares its trials with others is cheap where these ran before.
+    """
     wanted = {f for flow in flows for f in flow.facets if f.startswith(SENTINEL_FACETS)}
-    cheap = {flow.id for flow in flows if flow.seconds <= CHEAP_SECONDS}
+    cheap = {f.id for f in flows if f.seconds <= CHEAP_SECONDS and SHARES not in f.facets}
     met = {f for flow in flows if flow.id in cheap for f in flow.facets}
     others = [flow for flow in flows if flow.id not in cheap]
     return frozenset(cheap) | covering(others, wanted - met)
