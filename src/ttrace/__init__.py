@@ -3,7 +3,7 @@
 One training step runs on a trusted reference and on the distributed candidate; every logical tensor
 is rebuilt from the ranks' shards and compared with tolerances that are measured:
 
-    capture -> align -> tolerance -> compare -> localize -> diagnose -> report
+    capture -> align -> compare -> tolerance -> judge -> localize -> diagnose -> report
 
 In a training script:
 

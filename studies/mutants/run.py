@@ -27,8 +27,9 @@ from tests.tiers.records import read_pinned, read_recorded
 from tests.tiers.selection import gate, sentinels
 
 _OUT = Path(__file__).with_name("mutants.json")
+CUT_OFF = "cut off"
 _TIERS = ("test", "ci", "all")
-_MOST_SECONDS = 900  # a tier that takes longer for one mutant is cut off, and said to be
+_MOST_SECONDS = 150  # a tier that would take longer for one mutant is cut off, and said to be
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def tiers_of(known: frozenset[str]) -> dict[str, str]:
     return tiers
 
 
-def fails(copy: Path, ids: list[str]) -> str:
-    """The test that fails first; empty where none does, "cut off" where time was up."""
+def fails(copy: Path, ids: list[str], seconds: dict[str, float]) -> str:
+    """The test that fails first, or that they hang; empty where none does, or time was up."""
     for is_trainer in (False, True):
         chosen = [id_ for id_ in ids if id_.startswith("tests/trainers/") is is_trainer]
         if not chosen:
@@ -79,6 +80,7 @@ def fails(copy: Path, ids: list[str]) -> str:
         listed.write_text("\n".join(chosen))
         words = [".venv/bin/python", "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider"]
         started = time.monotonic()
+        patience = 60 + 4 * sum(seconds.get(id_, 0.1) for id_ in chosen)
         try:
             done = subprocess.run(
                 [*words, f"@{listed.name}"],
@@ -86,10 +88,10 @@ def fails(copy: Path, ids: list[str]) -> str:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=_MOST_SECONDS,
+                timeout=min(patience, _MOST_SECONDS),
             )
         except subprocess.TimeoutExpired:
-            return "cut off"
+            return "they hang" if patience < _MOST_SECONDS else CUT_OFF
         if done.returncode not in (0, 5):
             lines = [
                 line for line in done.stdout.splitlines() if line[:7] in ("FAILED ", "ERROR t")
@@ -105,15 +107,18 @@ def tried(copy: Path, mutant: dict[str, Any], reached: Reached, tiers: dict[str,
     seconds = {flow.id: flow.seconds for flow in read_recorded().flows}
     (copy / "src/ttrace/mutant.on").write_text(str(number))
     try:
+        cut = []
         for tier in _TIERS:
             chosen = [id_ for id_ in ids if tiers.get(id_, "all") == tier]
             # Unit tests of the same room know most of it.
             room = f"tests/unit/{mutant['file'].split('/')[0]}"
             chosen.sort(key=lambda id_: (not id_.startswith(room), seconds.get(id_, 0.1), id_))
-            by = fails(copy, chosen) if chosen else ""
-            if by:
-                return {**mutant, "tier": tier, "by": by, "tests": len(ids)}
-        return {**mutant, "tier": "none", "by": "", "tests": len(ids)}
+            by = fails(copy, chosen, seconds) if chosen else ""
+            if by == CUT_OFF:
+                cut.append(tier)
+            elif by:
+                return {**mutant, "tier": tier, "by": by, "tests": len(ids), "cut": cut}
+        return {**mutant, "tier": "none", "by": "", "tests": len(ids), "cut": cut}
     finally:
         (copy / "src/ttrace/mutant.on").write_text("-1")
 

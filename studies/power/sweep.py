@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -21,7 +23,10 @@ from studies.power.inject import INJECTIONS, Injection
 from studies.power.methods import METHODS, comparable
 from studies.power.runs import Model, SharedReferences
 from ttrace.analysis.align import Aligner
-from ttrace.analysis.compare import Allowed, Measured, judge
+from ttrace.analysis.compare import Measured
+from ttrace.analysis.judge.exhibits import exhibit_of
+from ttrace.analysis.judge.reduce import weigh
+from ttrace.analysis.judge.rules.values import Infinities, InTolerance
 from ttrace.analysis.sources import opened
 from ttrace.core.logical import Alignment, Pair
 from ttrace.core.results import CheckResult, TensorResult
@@ -136,12 +141,13 @@ class Spoilt:
             measured = self.measured(self._reference, spoilt.to(self._candidate.dtype))
             id_, tolerance = self._judged.id, self._judged.tolerance
             reference, candidate = self._pair
-            self._known[step] = judge(
-                Alignment(id=id_, reference=reference, candidate=candidate),
-                measured,
-                Allowed(tolerances={} if tolerance is None else {id_: tolerance}),
-                order=0,
-            )
+            alignment = Alignment(id=id_, reference=reference, candidate=candidate)
+            exhibits = {id_: exhibit_of(alignment, measured, tolerance)}
+            case: Any = SimpleNamespace(exhibits=exhibits)
+            said = [
+                each for rule in (InTolerance(), Infinities()) for each in rule.accuse(case, ())
+            ]
+            self._known[step] = weigh(exhibits, said)[id_]
         return self._known[step]
 
 

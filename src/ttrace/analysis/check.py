@@ -1,6 +1,6 @@
 """The stages in order: from traces on disk to a result. The only place where they meet.
 
-    sources -> align -> tolerance -> compare -> localize -> diagnose
+    sources -> align -> compare -> tolerance -> judge -> localize -> diagnose
 
 `check` compares two traces as they are; `check_isolated` one whose modules all started from the
 reference's values. What is measured, and by whom, is in measuring.py.

@@ -1,4 +1,4 @@
-"""Stage 1 of 7: capture.
+"""Stage 1 of 8: capture.
 
 Enters: a training run, on each rank. Leaves: a trace of every tensor of its steps. It must not know
 frameworks (it asks an adapter), other ranks or what traces are for. No hook calls a collective; an

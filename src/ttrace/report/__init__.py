@@ -1,4 +1,4 @@
-"""Stage 7 of 7: report.
+"""Stage 8 of 8: report.
 
 Enters: a result. Leaves: what people read. It must not know how the result came about.
 """

@@ -1,4 +1,4 @@
-"""Stage 2 of 7: align.
+"""Stage 2 of 8: align.
 
 Enters: the records of a reference and a candidate. Leaves: for every id, which piece of which rank
 covers which part of the logical tensor, on both sides. Plans only: no tensor is built here, and

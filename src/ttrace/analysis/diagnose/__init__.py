@@ -1,1 +1,1 @@
-"""Stage 6 of 7: diagnose. What kind of mistake a wrong tensor looks like."""
+"""Stage 7 of 8: diagnose. What kind of mistake a wrong tensor looks like."""

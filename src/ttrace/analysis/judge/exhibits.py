@@ -10,6 +10,7 @@ from ttrace.analysis.judge.rulings import Exhibit
 from ttrace.analysis.measuring import Compared
 from ttrace.analysis.tolerance import allowed_moves
 from ttrace.core.ids import TensorId
+from ttrace.core.logical import Alignment
 from ttrace.core.statistics import Judgement, Statistic, Statistics, Tolerance, in_eps, readings
 from ttrace.trace.dtypes import eps_of
 
@@ -26,29 +27,43 @@ def exhibits_of(
 ) -> dict[TensorId, Exhibit]:
     """One for every tensor of which a verdict is due."""
     moves = moves_of(compared, noise, is_isolated=is_isolated)
-    found = {}
-    for order, alignment in enumerate(compared.aligned.tensors):
-        id_ = alignment.id
-        if not (alignment.is_judged and is_given(id_)):
-            continue
-        measured, pair = compared.measured.get(id_), alignment.pair
-        if pair is None or measured is None or not measured.cells_fit:
-            found[id_] = Exhibit(alignment=alignment, order=order)
-            continue
-        reference, candidate = pair
-        tolerance, eps = tolerances.get(id_), eps_of(candidate.dtype)
-        statistics = measured.statistics
-        found[id_] = Exhibit(
-            alignment=alignment,
+    return {
+        one.id: exhibit_of(
+            one,
+            compared.measured.get(one.id),
+            tolerances.get(one.id),
             order=order,
-            measured=measured,
-            tolerance=tolerance,
-            judgements=judgements_of(statistics, tolerance, reference.shape, eps),
-            error_eps=statistics.relative_error / eps if eps else None,
-            moved=measured.moved,
-            allowed_moves=moves[id_],
+            allowed_moves=moves.get(one.id, 0.0),
         )
-    return found
+        for order, one in enumerate(compared.aligned.tensors)
+        if one.is_judged and is_given(one.id)
+    }
+
+
+def exhibit_of(
+    alignment: Alignment,
+    measured: Measured | None,
+    tolerance: Tolerance | None,
+    *,
+    order: int = 0,
+    allowed_moves: float = 0.0,
+) -> Exhibit:
+    """What is known of one tensor; nothing of its values where both sides could not be measured."""
+    pair = alignment.pair
+    if pair is None or measured is None or not measured.cells_fit:
+        return Exhibit(alignment=alignment, order=order)
+    reference, candidate = pair
+    statistics, eps = measured.statistics, eps_of(candidate.dtype)
+    return Exhibit(
+        alignment=alignment,
+        order=order,
+        measured=measured,
+        tolerance=tolerance,
+        judgements=judgements_of(statistics, tolerance, reference.shape, eps),
+        error_eps=statistics.relative_error / eps if eps else None,
+        moved=measured.moved,
+        allowed_moves=allowed_moves,
+    )
 
 
 def judgements_of(

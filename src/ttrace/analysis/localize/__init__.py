@@ -1,4 +1,4 @@
-"""Stage 5 of 7: localize.
+"""Stage 6 of 8: localize.
 
 Enters: verdicts in execution order, and which module consumed which tensor. Leaves: where the first
 thing went wrong. Everything after the first wrong tensor may be its consequence, so only the

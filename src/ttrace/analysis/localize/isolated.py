@@ -1,4 +1,4 @@
-"""Stage 5 of 7: localize, from an isolated run.
+"""Stage 6 of 8: localize, from an isolated run.
 
 Enters: verdicts of a run in which every module, and every stage after backward, started from the
 reference's values. Leaves: every segment that is itself wrong. A segment lies between two

@@ -1,4 +1,4 @@
-"""Stage 3 of 7: tolerance.
+"""Stage 4 of 8: tolerance.
 
 Enters: statistics of perturbed references against the reference. Leaves: for every id, how far
 rounding may move it. It must not know the candidate.
