@@ -224,7 +224,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     found = session.config.stash[_SESSION]
     if session.config.getoption("--record-flows"):
-        write_recorded(_merged(found, is_whole=_is_whole(session.config)))
+        of_trainers = session.config.option.markexpr == "trainers"
+        merged = _merged(found, is_whole=_is_whole(session.config), of_trainers=of_trainers)
+        write_recorded(merged)
     all_ran = session.config.getoption("--tier") == "all" or not _not_run(found)
     if session.exitstatus == 0 and not all_ran:
         session.exitstatus = 1
@@ -235,14 +237,22 @@ def _is_whole(config: pytest.Config) -> bool:
     return config.args_source is config.ArgsSource.TESTPATHS and not config.option.keyword
 
 
-def _merged(found: Session, *, is_whole: bool) -> Recorded:
-    """What was known of other files, and what was found of these."""
+def _merged(found: Session, *, is_whole: bool, of_trainers: bool) -> Recorded:
+    """What was known of other files, and what was found of these.
+
+    A file may have flows of trainers and others, which are recorded by two runs.
+    """
     before = read_recorded()
     ran = {id_: facets for id_, facets in found.facets.items() if id_ not in found.skipped}
     # What a test shows that fails as expected is not what its case is there to show.
     ran |= {id_: _of_itself(ran[id_]) for id_ in found.expected_to_fail & ran.keys()}
     files = {file_of(id_) for id_ in ran}
-    kept = [flow for flow in before.flows if file_of(flow.id) not in files]
+    kept = [
+        flow
+        for flow in before.flows
+        if file_of(flow.id) not in files or ("needs:trainers" in flow.facets) is not of_trainers
+    ]
+    kept = [flow for flow in kept if flow.id not in ran]
     fresh = [Flow(id_, found.measured[id_], frozenset(facets)) for id_, facets in ran.items()]
     # A run of a few files, or of trainers alone, says nothing of all unmarked tests.
     is_told = is_whole and found.unmarked_seconds > 0
